@@ -1,0 +1,72 @@
+"""12. Left-padded rows read shifted positions (unslothai/unsloth#3699).
+
+A prompt of 6 alone, and with 3 pads on its left in a batch of three lengths: the same logits at the real places, the
+same 20 greedy tokens. Learned and sinusoidal positions show the fault; plain RoPE hides it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from assay.model import Decoder
+from tests.pitfalls.support import close, decoder, ids
+
+NOPE: dict[str, Any] = {"position": "none"}
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "rope": ({}, {}),
+    "rope, linear": ({}, {"position": {"kind": "rope", "scaling": {"kind": "linear", "factor": 4}}}),
+    "rope, partial": ({}, {"position": {"kind": "rope", "fraction": 0.5, "layout": "interleaved"}}),
+    "rope, yarn": ({}, {"position": {"kind": "rope", "scaling": {"kind": "yarn", "factor": 4, "original_seq_len": 8}}}),
+    "learned": ({"embedding": {"position": "learned"}}, NOPE),
+    "learned, offset": ({"embedding": {"position": {"kind": "learned", "offset": 2}}}, NOPE),
+    "sinusoidal": ({"embedding": {"position": "sinusoidal"}}, NOPE),
+    "no position": ({}, NOPE),
+    "window": ({}, {"span": {"kind": "window", "size": 3}}),
+    "window and learned": ({"embedding": {"position": "learned"}}, {**NOPE, "span": {"kind": "window", "size": 3}}),
+    "soft cap": ({"embedding": {"position": "learned"}}, {**NOPE, "soft_cap": 0.5}),
+    "sinks": ({"embedding": {"position": "learned"}}, {**NOPE, "sinks": "per_head"}),
+}
+PROMPTS = [ids(1, 6), ids(2, 9), ids(3, 4)]
+
+
+def left(prompts: list[Tensor]) -> tuple[Tensor, Tensor]:
+    longest = max(len(p) for p in prompts)
+    rows = [torch.cat((torch.zeros(longest - len(p), dtype=torch.long), p)) for p in prompts]
+    mask = [torch.arange(longest) >= longest - len(p) for p in prompts]
+    return torch.stack(rows), torch.stack(mask).long()
+
+
+def greedy(model: Decoder, prompts: list[Tensor], n: int) -> list[list[int]]:
+    """n new tokens a prompt, the whole batch read anew for each."""
+    batch, mask = left(prompts)
+    for _ in range(n):
+        new = model(batch, padding_mask=mask)[:, -1:].argmax(-1)
+        batch, mask = torch.cat((batch, new), 1), torch.cat((mask, torch.ones_like(new)), 1)
+    return batch[:, -n:].tolist()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_padded_row_is_the_row_alone(kind: str) -> None:
+    over, mixer = KINDS[kind]
+    model = decoder(over, **mixer)
+    batch, mask = left(PROMPTS)
+    together = model(batch, padding_mask=mask)
+    for row, prompt in zip(together, PROMPTS, strict=True):
+        assert close(row[-len(prompt) :], model(prompt.unsqueeze(0))[0])
+    assert greedy(model, PROMPTS, 20) == [greedy(model, [p], 20)[0] for p in PROMPTS]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
+def test_shifted_positions_would_show(kind: str) -> None:
+    """The six tokens three places later, nothing before them visible: what a shared index would compute."""
+    over, mixer = KINDS[kind]
+    model = decoder(over, **mixer)
+    prompt = PROMPTS[0].unsqueeze(0)
+    shifted = model.embedding(prompt, torch.arange(3, 9)) - model.embedding(prompt, torch.arange(6))
+    assert shifted.abs().max() > 0.01
