@@ -1,0 +1,107 @@
+"""Runs: configuration, data, optimization, checkpoints, records.
+
+The names below are loaded when they are first used: reading a configuration or a record loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from assay.training.checkpoint import CheckpointError, load_checkpoint
+    from assay.training.config import DataConfig, Numerics, RunConfig, RunError
+    from assay.training.data import Corpus, CorpusError, bits_per_byte, open_corpus
+    from assay.training.evaluate import Evaluation, evaluate
+    from assay.training.folder import FolderError, read_metrics
+    from assay.training.loop import check_fits, train
+    from assay.training.loss import StepLoss, accumulate_gradients
+    from assay.training.optim import AdamW
+    from assay.training.optim.groups import Group, decay_groups, groups_table
+    from assay.training.record import RunRecord, load_record
+
+__all__ = [
+    "AdamW",
+    "CheckpointError",
+    "Corpus",
+    "CorpusError",
+    "DataConfig",
+    "Evaluation",
+    "FolderError",
+    "Group",
+    "Numerics",
+    "RunConfig",
+    "RunError",
+    "RunRecord",
+    "StepLoss",
+    "accumulate_gradients",
+    "bits_per_byte",
+    "check_fits",
+    "decay_groups",
+    "evaluate",
+    "groups_table",
+    "load_checkpoint",
+    "load_record",
+    "open_corpus",
+    "read_metrics",
+    "train",
+]
+
+_HOMES = {
+    "checkpoint": (
+        "CheckpointError",
+        "load_checkpoint",
+    ),
+    "config": (
+        "DataConfig",
+        "Numerics",
+        "RunConfig",
+        "RunError",
+    ),
+    "data": (
+        "Corpus",
+        "CorpusError",
+        "bits_per_byte",
+        "open_corpus",
+    ),
+    "evaluate": (
+        "Evaluation",
+        "evaluate",
+    ),
+    "folder": (
+        "FolderError",
+        "read_metrics",
+    ),
+    "loop": (
+        "check_fits",
+        "train",
+    ),
+    "loss": (
+        "StepLoss",
+        "accumulate_gradients",
+    ),
+    "optim": ("AdamW",),
+    "optim.groups": (
+        "Group",
+        "decay_groups",
+        "groups_table",
+    ),
+    "record": (
+        "RunRecord",
+        "load_record",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    for module, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(f"assay.training.{module}"), name)
+            globals()[name] = value  # found once
+            return value
+    raise AttributeError(f"module 'assay.training' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,136 @@
+"""What decides a run's numbers: recipe, data, optimizer, schedule, precision, numerics plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from assay.recipe.base import Spec, problems_of, refuse, validated
+from assay.recipe.errors import Problem, RecipeError
+from assay.recipe.extension import plugin_sources
+from assay.recipe.load import load as load_recipe
+from assay.recipe.position import LearnedPosition
+from assay.recipe.recipe import Recipe
+from assay.recipe.resolve import resolve
+from assay.training.optim import AdamW, OptimizerSlot
+from assay.training.schedule import ScheduleSlot
+
+
+class RunError(RecipeError):
+    """A run configuration that cannot be used; every fault with its place, value and what is allowed."""
+
+
+class DataConfig(Spec):
+    """The corpus: ``stdlib``, or the path of a UTF-8 text file or folder; and how much of it is for validation."""
+
+    corpus: str = "stdlib"
+    val_bytes: PositiveInt = 65_536
+
+
+class Numerics(Spec):
+    """The numerics plan: what may change the last bits but not the mathematics. One for all arms of a study."""
+
+    attention: Literal["auto", "sdpa", "reference"] = "auto"
+    compile: bool = False
+    threads: PositiveInt = 1
+    device: str = "cpu"
+
+
+class RunConfig(Spec):
+    """One training run.
+
+    ``batch_size`` sequences of ``seq_len`` tokens an update, in ``accumulate`` equal parts; ``clip`` bounds the global
+    gradient norm; ``z_loss`` times log² Z joins the loss; ``eval_every`` and ``telemetry_every`` count updates (0: at
+    the end only, and never). ``checkpoint_every`` and ``keep`` do not decide any number.
+    """
+
+    recipe: Recipe
+    data: DataConfig = DataConfig()
+    seq_len: PositiveInt
+    batch_size: PositiveInt
+    accumulate: PositiveInt = 1
+    steps: PositiveInt
+    seed: NonNegativeInt = 0
+    data_seed: NonNegativeInt = 0
+    optimizer: OptimizerSlot = AdamW()
+    schedule: ScheduleSlot
+    clip: PositiveFloat | Literal["none"] = 1.0
+    z_loss: NonNegativeFloat = 0.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    eval_every: NonNegativeInt = 0
+    telemetry_every: NonNegativeInt = 0
+    numerics: Numerics = Numerics()
+    checkpoint_every: NonNegativeInt = 0
+    keep: Literal["nothing", "last", "best_and_last"] = "best_and_last"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        if self.batch_size % self.accumulate:
+            raise refuse("accumulate", f"does not divide batch_size = {self.batch_size}", self.accumulate)
+        recipe = self.recipe
+        if isinstance(recipe.embedding.position, LearnedPosition) and self.seq_len > recipe.max_seq_len:
+            raise refuse(
+                "seq_len", "beyond the learned positions", self.seq_len, f"at most max_seq_len = {recipe.max_seq_len}"
+            )
+        warmup = getattr(self.schedule, "warmup", 0)
+        rest = warmup + getattr(self.schedule, "decay", 0)
+        if rest > self.steps:
+            raise refuse("schedule", f"warmup and decay take {rest} updates of {self.steps}", rest, "at most steps")
+        return self
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any], where: str = "run") -> RunConfig:
+        """A configuration from plain values; ``recipe`` is a Recipe, a name, a path, or an authored table."""
+        raw = dict(table)
+        recipe = raw.get("recipe")
+        if isinstance(recipe, str | Path):
+            raw["recipe"] = load_recipe(recipe)
+        elif isinstance(recipe, Mapping):
+            raw["recipe"] = resolve(recipe, f"{where}: recipe")
+        try:
+            return validated(cls, raw, {})
+        except PydanticCustomError as error:
+            problems: list[Problem] = dict(error.context or {})["problems"]
+            raise RunError(problems, where) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> RunConfig:
+        """A configuration from a TOML file; a recipe path in it is relative to the file."""
+        path = Path(path)
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise RunError([Problem("", f"cannot be read: {error}")], str(path)) from None
+        recipe = table.get("recipe")
+        if isinstance(recipe, str) and recipe.endswith((".toml", ".json")):
+            table["recipe"] = path.parent / recipe
+        corpus = table.get("data", {}).get("corpus") if isinstance(table.get("data"), dict) else None
+        if isinstance(corpus, str) and corpus != "stdlib" and (path.parent / corpus).exists():
+            table["data"]["corpus"] = str(path.parent / corpus)
+        return cls.from_dict(table, str(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; ``from_dict`` of them gives an equal configuration."""
+        return {**self.model_dump(mode="json", exclude={"recipe"}), "recipe": self.recipe.to_dict()}
+
+    def changed(self, **fields: Any) -> RunConfig:
+        """A copy with some fields replaced, validated."""
+        try:
+            return type(self).model_validate({**{k: getattr(self, k) for k in type(self).model_fields}, **fields})
+        except ValidationError as error:
+            raise RunError(problems_of(type(self), error), "run") from None
+
+    def digest(self, corpus_sha256: str) -> str:
+        """sha256 of everything that decides the numbers: recipe, settings, data, plugins, numerics plan."""
+        body = self.model_dump(mode="json", exclude={"recipe", "checkpoint_every", "keep"})
+        body["data"] = {"sha256": corpus_sha256}  # where the text lay does not matter
+        body["recipe"] = self.recipe.digest
+        body["plugins"] = plugin_sources()
+        return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,57 @@
+"""What a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from assay.training.config import RunConfig
+from assay.training.folder import FolderError, read_metrics
+
+RECORD = "record.json"
+MANIFEST = "manifest.json"
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run, finished or not.
+
+    Attributes:
+        status: ``finished``, ``interrupted`` or ``nonfinite`` (the loss or its gradient left the finite numbers).
+        final: plain numbers at the end: val_loss and val_stderr (nats), initial_loss, steps_done, max_logit,
+            grad_norm_max, params; and, under ``timing``, what depends on the machine's mood: cpu_seconds, step_ms
+            (median and quartiles), tokens_per_s, peak_rss_mb.
+        metrics: a row an update.
+    """
+
+    folder: Path
+    digest: str
+    config: RunConfig
+    status: str
+    final: dict[str, Any]
+    metrics: list[dict[str, Any]] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "digest": self.digest,
+            "status": self.status,
+            "final": self.final,
+            "config": self.config.to_dict(),
+        }
+
+
+def load_record(folder: str | Path) -> RunRecord:
+    """The record of a run folder; raises FolderError naming what is missing or damaged."""
+    folder = Path(folder)
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{folder}: no readable run here: {error}") from None
+    config = RunConfig.from_dict(manifest["config"], str(folder / MANIFEST))
+    metrics = read_metrics(folder / METRICS)
+    return RunRecord(folder, record["digest"], config, record["status"], record["final"], metrics)
