@@ -1,0 +1,95 @@
+"""What the page of one run says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from assay.report.charts import Chart, Figure, Key
+from assay.report.curves import Pairs, layer_charts, line_chart, smoothed, stages_of
+from assay.report.numbers import NONE, count, finite, fixed, rate, significant
+from assay.report.records import CLASS_WORDS, Arm, Record, class_of, loss_unit, record_of, records, series, text, texts
+from assay.report.tables import settings_table
+
+# a metric's key -> (its title, whether a wide range is drawn on a log scale)
+METRICS = {
+    "lr": ("Learning rate", False),
+    "grad_norm": ("Gradient norm", True),
+    "log_z": ("log Z of the logits", False),
+    "tokens_per_s": ("Tokens per second", False),
+}
+
+
+def run_context(record: Record) -> dict[str, Any]:
+    """Everything that the template of a run reads."""
+    run, metrics = record_of(record.get("run")), records(record, "metrics")
+    figures = [*_curves(run, metrics, loss_unit(record)), *_layers(run)]
+    klass = class_of(run)
+    return {
+        "title": _title(run),
+        "digest": text(run, "digest"),
+        "folder": text(run, "folder"),
+        "part": text(run, "part"),
+        "klass": klass,
+        "class_word": CLASS_WORDS.get(klass, klass),
+        "facts": _facts(run),
+        "warnings": texts(record, "warnings"),
+        "figures": figures,
+        "settings": settings_table(run.get("settings")),
+        "environment": settings_table(record.get("environment")),
+    }
+
+
+def _title(run: Record) -> str:
+    parts = [text(run, "label") or text(run, "arm") or "A run"]
+    parts += [f"learning rate {rate(run.get('lr'))}"] if finite(run.get("lr")) is not None else []
+    parts += [f"seed {text(run, 'seed')}"] if text(run, "seed") else []
+    return ", ".join(parts)
+
+
+def _facts(run: Record) -> list[tuple[str, str]]:
+    error = finite(run.get("stderr"))
+    loss = fixed(run.get("loss")) + (f" ± {fixed(error, 4)}" if error is not None else "")
+    named = [
+        ("validation loss ± evaluation s.e." if error is not None else "validation loss", loss),
+        ("initial loss", fixed(run.get("initial_loss"))),
+        ("steps", count(run.get("steps"))),
+        ("tokens per second", count(run.get("tokens_per_s"))),
+        ("CPU-seconds", significant(run.get("cpu_seconds"))),
+        ("largest gradient norm", significant(run.get("grad_norm_max"))),
+    ]
+    return [(name, value) for name, value in named if value != NONE]
+
+
+def _metric(metrics: list[Record], key: str) -> Pairs:
+    rows = [(finite(row.get("step")), finite(row.get(key))) for row in metrics]
+    return [(step, value) for step, value in rows if step is not None and value is not None]
+
+
+def _curves(run: Record, metrics: list[Record], unit: str) -> list[Figure]:
+    train = _metric(metrics, "loss") or series(run, "train_curve")
+    val = series(run, "val_curve")
+    figures = []
+    if train or val:
+        chart = line_chart(smoothed(train), f"Loss, {unit}", dots=val, faint=train)
+        first, last = (train or val)[0][1], (train or val)[-1][1]
+        said = f"Training loss from {fixed(first)} to {fixed(last)}" if train else ""
+        said += f"{'; v' if said else 'V'}alidation loss at the end {fixed(val[-1][1])}" if val else ""
+        legend = [Key("line", "training, smoothed (thin: as logged)", 1)] if train else []
+        legend += [Key("dot", "validation")] if val else []
+        figures.append(Figure("Loss", [chart], f"{said}.", "", legend))
+    small = [
+        line_chart(found, title, log=log)
+        for key, (title, log) in METRICS.items()
+        if (found := _metric(metrics, key))
+    ]  # fmt: skip
+    if small:
+        figures.append(Figure("Over training", small, "", layout="pair"))
+    return figures
+
+
+def _layers(run: Record) -> list[Figure]:
+    arm = Arm(text(run, "arm", "run"), text(run, "label", "this run"), 1, alone=True)
+    charts: list[Chart] = []
+    for key, title in (("residual_rms", "Residual RMS"), ("max_logit", "Largest attention logit")):
+        charts += layer_charts([arm], stages_of([(arm, text(run, "digest"), run)], key), title)
+    return [Figure("Inside the network, by layer", charts, "", layout="pair")] if charts else []
