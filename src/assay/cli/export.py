@@ -1,0 +1,42 @@
+"""``assay export``: a model as a folder that transformers loads."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from assay.cli.common import AsJson, print_json
+
+
+def run(
+    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="What `assay import` or `assay train` wrote.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The Hugging Face folder to write.")],
+    model_type: Annotated[str | None, typer.Option("--model-type", metavar="TYPE", help="The family to write.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", metavar="FOLDER", help="Copy its tokenizer files beside the weights.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """A model as a Hugging Face folder, or the fields in the way.
+
+    AutoModelForCausalLM loads the folder with equal logits. A recipe that the target cannot express is refused, with
+    the list of its fields that would be lost.
+
+    \b
+    Examples:
+      assay export imported exported
+      assay export runs/mine exported --model-type llama --json
+    """
+    importer = import_module("assay.cli.import")
+    with importer.interop_faults():
+        from assay.interop import to_hf
+
+        decoder = importer.open_model(source)
+        folder = to_hf(decoder, out, model_type=model_type, tokenizer=tokenizer)
+    if json:
+        print_json({"folder": str(folder), "digest": decoder.recipe.digest})
+    else:
+        typer.echo(f"written: {folder}")

@@ -1,0 +1,200 @@
+"""``assay train``: one run, from its file to a folder that resumes."""
+
+from __future__ import annotations
+
+import json as json_
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from assay.cli.common import AsJson, Plugins, load_plugins, print_json
+from assay.cli.errors import UserError
+
+if TYPE_CHECKING:
+    from assay.training import RunConfig, RunRecord
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run: recipe, data, optimizer, schedule.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Default: runs/<name of the file>.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Lay a value over the run; repeatable.")
+    ] = None,
+    groups: Annotated[bool, typer.Option("--groups", help="Print every parameter's group, and stop.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Start over instead of going on.")] = False,
+    json: AsJson = False,
+    plugins: Plugins = None,
+) -> None:
+    """Train one run; Ctrl-C saves, the same command goes on.
+
+    \b
+    Examples:
+      assay train examples/tiny.toml
+      assay train examples/tiny.toml --set steps=50 --out runs/short --json
+      assay train examples/tiny.toml --groups
+    """
+    load_plugins(plugins)
+    with _users_faults():
+        config = _config(file, sets or [])
+        if groups:
+            _print_groups(config, json)
+            return
+        folder = out if out is not None else Path("runs") / file.stem
+        record = _train(config, folder, restart)
+        page = _page(record)
+    if json:
+        print_json({**record.to_dict(), "report": str(page)})
+    else:
+        _print_record(record, page)
+    if record.status == "interrupted":
+        raise typer.Exit(130)
+    if record.status == "nonfinite":
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _users_faults() -> Iterator[None]:
+    from assay.training import CheckpointError, CorpusError, FolderError
+
+    try:
+        yield
+    except (CheckpointError, CorpusError, FolderError) as error:
+        raise UserError(str(error)) from None
+
+
+def _config(file: Path, sets: list[str]) -> RunConfig:
+    from assay.recipe.merge import apply_overrides
+    from assay.training import RunConfig
+
+    config = RunConfig.load(file)
+    if not sets:
+        return config
+    return RunConfig.from_dict(apply_overrides(config.to_dict(), sets), f"{file} with --set")
+
+
+def _train(config: RunConfig, folder: Path, restart: bool) -> RunRecord:
+    """Train under a progress bar; the first Ctrl-C asks for a checkpoint, the second ends at once."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from assay.training import train
+
+    stopping = False
+
+    def ask(signum: int, frame: Any) -> None:
+        nonlocal stopping
+        if stopping:
+            raise KeyboardInterrupt
+        stopping = True
+
+    before = signal.signal(signal.SIGINT, ask)
+    columns = (
+        TextColumn("update"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(),
+    )
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task("", total=config.steps, numbers="")
+
+            def show(row: dict[str, Any]) -> None:
+                numbers = (
+                    f"loss {row['loss'] or float('nan'):.4f}  lr {row['lr']:.2e}  {row['tokens_per_s']:,.0f} tok/s"
+                )
+                bar.update(task, completed=row["step"], numbers=numbers)
+
+            return train(config, folder, resume=not restart, on_step=show, should_stop=lambda: stopping)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _page(record: RunRecord) -> Path:
+    from assay.report import write_run_page
+
+    path = record.folder / "report.html"
+    write_run_page(page_record(record), path)
+    return path
+
+
+def page_record(record: RunRecord) -> dict[str, Any]:
+    """A run as the plain values that its page is made of."""
+    manifest = json_.loads((record.folder / "manifest.json").read_text(encoding="utf-8"))
+    rows, final = record.metrics, record.final
+    config = record.config.to_dict()
+    config.pop("recipe")
+    return {
+        "run": {
+            "digest": record.digest,
+            "label": record.config.recipe.name,
+            "lr": getattr(record.config.schedule, "lr", None),
+            "seed": record.config.seed,
+            "steps": record.config.steps,
+            "loss": final["val_loss"],
+            "stderr": final["val_stderr"],
+            "class": "nonfinite" if record.status == "nonfinite" else "alive",
+            "status": record.status,
+            "initial_loss": final["initial_loss"],
+            "cpu_seconds": final["timing"]["cpu_seconds"],
+            "tokens_per_s": final["timing"]["tokens_per_s"],
+            "train_curve": [[row["step"], row["loss"]] for row in rows],
+            "val_curve": [[row["step"], row["val_loss"]] for row in rows if "val_loss" in row],
+            "residual_rms": [[row["step"], row["residual_rms"]] for row in rows if "residual_rms" in row],
+            "max_logit": [[row["step"], row["max_logit"]] for row in rows if "max_logit" in row],
+            "grad_norm_max": final["grad_norm_max"],
+            "folder": record.folder.name,
+            "settings": config,
+            "corpus": manifest["corpus"],
+            "environment": manifest["environment"],
+        },
+        "metrics": [
+            {k: row.get(k) for k in ("step", "loss", "lr", "grad_norm", "log_z", "tokens_per_s")} for row in rows
+        ],
+    }
+
+
+def _print_groups(config: RunConfig, json: bool) -> None:
+    from assay.cli.tables import console, ruled
+    from assay.model import build
+    from assay.training import decay_groups, groups_table
+
+    rows = groups_table(decay_groups(build(config.recipe, device="meta"), config.optimizer.weight_decay))
+    if json:
+        print_json(rows)
+        return
+    cells = [
+        (r["name"], "x".join(map(str, r["shape"])) or "scalar", r["role"], r["group"], f"{r['weight_decay']:g}")
+        for r in rows
+    ]
+    console().print(ruled(("parameter", "shape", "role", "group", "decay"), cells, right=(4,)))
+
+
+def _print_record(record: RunRecord, page: Path) -> None:
+    import math
+
+    from assay.cli.tables import console, pairs
+
+    final, timing = record.final, record.final["timing"]
+    rows: list[tuple[str, str]] = [("status", f"{record.status} after {final['steps_done']} updates")]
+    if final["val_loss"] is not None:
+        nats, bits = final["val_loss"], final["val_loss"] / math.log(2)
+        rows.append(("validation loss", f"{nats:.4f} nats a byte ({bits:.4f} bits), +- {final['val_stderr']:.4f}"))
+    step = timing["step_ms"]
+    rows += [
+        ("parameters", f"{final['params']:,}"),
+        ("update", f"{step['median']:.1f} ms (quartiles {step['q25']:.1f}, {step['q75']:.1f})"),
+        ("CPU", f"{timing['cpu_seconds']:.1f} s"),
+        ("folder", str(record.folder)),
+        ("report", str(page)),
+    ]
+    rows += [("warning", w) for w in final.get("warnings", [])]
+    if record.status == "interrupted":
+        rows.append(("to go on", "the same command"))
+    console().print(pairs(rows))
