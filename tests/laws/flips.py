@@ -17,8 +17,9 @@ from tests.strategies import EXAMPLES, Table
 
 Path = tuple[str | int, ...]
 
-# tried in turn where a field is a number; those that a field does not admit are refused
-_FLOATS = (0.37, 1.9, 0.5, 1e-9, 60.0, -1.0, 1.02)
+# tried in turn where a field is a number; those that a field does not admit are refused. The extremes matter before a
+# ScaleNorm, which takes every other change of scale away
+_FLOATS = (0.37, 1.9, 0.5, 1e-9, 60.0, 1e14, -1.0, 1.02)
 # rotary sizes are even, so only these fractions are ever admitted
 _FRACTIONS = tuple(sorted({size / head_dim for head_dim in range(3, 25) for size in range(4, head_dim + 1, 2)}))
 

@@ -127,8 +127,7 @@ def budget(
         tokens: of a whole training run. devices: of the cluster, for ``dp=auto`` or to check the plan.
         recompute: ``none``, ``selective`` (attention's core) or ``full`` (each layer) in the backward pass.
         backend: attention kernel: ``auto``, ``sdpa`` or ``reference``.
-        mfu: assumed utilization of a training run, between 0 and 1.
-        tokens_per_second: a measured rate, to be told as utilization.
+        mfu: assumed utilization of a training run. tokens_per_second: a measured rate, to be told as one.
 
     Raises:
         ValueError: names the argument, its value and what is allowed; a plan that does not divide is told whole.
