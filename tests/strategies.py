@@ -497,7 +497,7 @@ def overlay(draw: Draw, want: Wanted, base: Table) -> Table:
         if _kind(mixing["position"]) != "t5" and maybe(draw, 2):
             inner["span"] = {"kind": "window", "size": one(draw, 4, 2)}
         after = mixing.get("qk_norm", {}).get("order") == "after_rope"
-        if not after and maybe(draw):
+        if not after and _kind(mixing["position"]) != "t5" and maybe(draw):
             inner["position"] = one(draw, "none", "alibi")
         some(draw, inner, "scale", 0.5)
         if inner:

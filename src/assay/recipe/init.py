@@ -132,6 +132,10 @@ class DepthScale(Part):
         """The multiplier of the drawn standard deviation."""
         raise NotImplementedError
 
+    def zeroes(self, role: ParamRole) -> bool:
+        """True where the rule starts a role at 0 whatever its distribution."""
+        return False
+
 
 DepthScaleSlot = Annotated[SerializeAsAny[DepthScale], pick(DepthScale)]
 
@@ -180,8 +184,11 @@ class FixupScale(DepthScale):
 
     kind: Literal["fixup"] = "fixup"
 
+    def zeroes(self, role: ParamRole) -> bool:
+        return role.writes_to_stream or role is ParamRole.HEAD
+
     def factor(self, place: Place) -> float:
-        if place.role.writes_to_stream or place.role is ParamRole.HEAD:
+        if self.zeroes(place.role):
             return 0.0
         small = (ParamRole.ATTN_VALUE, ParamRole.FFN_IN)
         return place.n_branches**-0.5 if place.role in small else 1.0

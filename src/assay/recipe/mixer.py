@@ -148,6 +148,8 @@ class Attention(Mixer):
                 _check_order(self.qk_norm, self.position)
         elif isinstance(self.qk_norm, NormedQk) and self.qk_norm.order == "after_rope":
             raise refuse("qk_norm.order", "there is no rotation to come after", "after_rope", "before_rope")
+        if isinstance(self.qk_norm, NormedQk) and self.qk_norm.over == "width" and self.n_heads == 1:
+            raise refuse("qk_norm.over", "one head is the whole width", "width", '"head", which is the same')
         if "gate" in self.bias and self.output_gate == "none":
             raise refuse(
                 "bias", "a bias on a gate that does not exist", list(self.bias), "output_gate, or no gate bias"

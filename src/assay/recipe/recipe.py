@@ -12,7 +12,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from assay.recipe.base import Part, Spec, refuse
 from assay.recipe.embedding import Embedding, Head, LinearProjection
-from assay.recipe.init import MATRIX_ORDER, Init
+from assay.recipe.init import MATRIX_ORDER, Init, Place
 from assay.recipe.layer import Layer, norms_of
 from assay.recipe.mixer import Attention, attentions_of
 from assay.recipe.position import LearnedPosition, T5Bias
@@ -59,7 +59,22 @@ class Recipe(Spec):
         for role in want:
             if role not in have:
                 raise refuse(f"init.{role}", "missing", allowed="a distribution, or init.weights")
+        self._check_depth()
         return self
+
+    def _check_depth(self) -> None:
+        """The depth rule must shrink something, and a role that it starts at 0 has no other distribution."""
+        rule, counts = self.init.depth, False
+        for entry in self.init.roles:
+            kind = entry.distribution.kind_name
+            if rule.zeroes(entry.role) and kind != "zero":
+                message = f"has no effect: {rule.kind_name} starts it at 0"
+                raise refuse(f"init.{entry.role}", message, kind, "zero, or left out")
+            for layer in range(self.n_layers):
+                place = Place(entry.role, layer, self.n_branches, self.n_layers)
+                counts |= kind != "zero" and rule.factor(place) != 1.0
+        if not rule.is_none and not counts:
+            raise refuse("init.depth", "has no effect: it changes no matrix here", rule.kind_name, "none")
 
     @property
     def n_layers(self) -> int:

@@ -206,6 +206,17 @@ def _expanded(raw: Any, sizes: Sizes, path: str, faults: list[Problem]) -> dict[
         return {}
 
 
+def _hidden(joint: dict[str, Any], raw: dict[str, Any], shared: tuple[str, ...]) -> list[Problem]:
+    """Slots written for both sides that reach neither: a rule of its own replaces them, a slot of its own hides one."""
+    sides = [raw.get(name, {}) for name in ("mixer", "ffn")]
+    open_ = [side for side in sides if not isinstance(side, str) and not (isinstance(side, Mapping) and "rule" in side)]
+    return [
+        Problem(key, "has no effect: mixer and ffn each have their own", value, "leave it out", has_value=True)
+        for key, value in joint.items()
+        if key not in (*shared, *RULE_KEYS) and all(isinstance(side, Mapping) and key in side for side in open_)
+    ]
+
+
 def split(raw: dict[str, Any], sizes: Sizes, shared: tuple[str, ...]) -> dict[str, Any]:
     """Distribute what is written for the whole residual onto ``mixer`` and ``ffn``; ``shared`` keys stay."""
     allowed = ("form", *RULE_KEYS, *BRANCH_KEYS, *STREAM_KEYS, "mixer", "ffn")
@@ -217,6 +228,7 @@ def split(raw: dict[str, Any], sizes: Sizes, shared: tuple[str, ...]) -> dict[st
     kept = {k: v for k, v in joint.items() if k in shared}
     each = {k: v for k, v in joint.items() if k not in shared}
     out = {**rest, **kept}
+    faults += _hidden(joint_raw, raw, shared)
     for name in ("mixer", "ffn"):
         own = raw.get(name, {})
         if isinstance(own, Spec):

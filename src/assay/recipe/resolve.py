@@ -53,8 +53,9 @@ def resolve(authored: Mapping[str, Any], where: str = "recipe") -> Recipe:
         RecipeError: with every fault found, each with path, value and what is allowed.
     """
     table = dict(authored)
-    table.pop("extends", None)
     problems: list[Problem] = []
+    if "extends" in table:
+        problems.append(Problem("extends", "is not followed here", table["extends"], "load()", has_value=True))
     _check_top(table, problems)
     names = read_stack(table, problems)
     sizes = _sizes(table, len(names), problems)
@@ -195,12 +196,14 @@ def _init(
     depth = raw.pop("depth", "none")
     want = [str(role) for role in matrix_roles(*parts)]
     _check_init_keys(raw, want, found)
-    if "weights" in table.get("init", {}) and all(role in raw for role in want):
+    scale = _part(DepthScale, depth, "depth", context, found)
+    zero = {role for role in want if scale is not None and scale.zeroes(ParamRole(role))}
+    if "weights" in table.get("init", {}) and all(role in raw or role in zero for role in want):
         found.append(Problem("init.weights", "has no effect: every role has its own", weights, has_value=True))
     # what is wrong with the weights is told where they are written, once
     places = {role: role if role in raw else "weights" for role in want}
-    roles = [(role, _part(Distribution, raw.get(role, weights), places[role], context, found)) for role in want]
-    scale = _part(DepthScale, depth, "depth", context, found)
+    written = {role: raw.get(role, "zero" if role in zero else weights) for role in want}
+    roles = [(role, _part(Distribution, written[role], places[role], context, found)) for role in want]
     if scale is None or any(distribution is None for _, distribution in roles):
         return None
     entries = tuple(RoleInit(role=ParamRole(role), distribution=d) for role, d in roles if d is not None)
