@@ -25,7 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from assay.cost import ops
 from assay.cost.rules import CacheSize, CostRule, Flops, Tensor, Work, register_cost
+from assay.cost.tape import Store, Tape, Value
 from assay.recipe.base import Part, Sizes
 from assay.recipe.extension import Loaded, PluginError, load_entry_points, load_plugin, loaded, register_module
 from assay.recipe.ffn import Activation, Ffn
@@ -58,11 +60,15 @@ __all__ = [
     "Sizes",
     "Span",
     "SpanSlot",
+    "Store",
+    "Tape",
     "Tensor",
+    "Value",
     "Work",
     "load_entry_points",
     "load_plugin",
     "loaded",
+    "ops",
     "register",
     "says",
 ]
