@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import getitem
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -105,7 +103,7 @@ def _cost_rows(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
     conventions = budgets[0].conventions
     rows = []
     for dimension, name, title in _ROWS:
-        x, y = reduce(getitem, name.split("."), before), reduce(getitem, name.split("."), after)
+        x, y = _at(before, name), _at(after, name)
         rows.append(
             {
                 "dimension": dimension,
@@ -118,6 +116,13 @@ def _cost_rows(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _at(budget: dict[str, Any], path: str) -> int:
+    found: Any = budget
+    for key in path.split("."):
+        found = found[key]
+    return int(found)
 
 
 def _print_page(found: RecipeDiff, recipes: tuple[Recipe, Recipe], budgets: Sequence[Budget]) -> None:
