@@ -65,8 +65,9 @@ def run(
 ) -> None:
     """What changes from one recipe to another, and its price.
 
-    The change is from RECIPE to OTHER; its price is in memory, compute and bandwidth. Both are costed at one length: --seq-len, or the smaller max_seq_len. --set lays
-    its values over OTHER; without OTHER, over RECIPE, which is then compared with itself.
+    The change is from RECIPE to OTHER; its price is in memory, compute and bandwidth. Both are costed at one length:
+    --seq-len, or the smaller max_seq_len. --set lays its values over OTHER; without OTHER, over RECIPE, which is then
+    compared with itself.
 
     \b
     Examples:
