@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from assay.decoding import Bytes, Tokenizer, check_finite, check_vocabulary, fault, read_tokenizer
+from assay.decoding.errors import fault
+from assay.decoding.tokenizer import Bytes, Tokenizer, check_vocabulary, read_tokenizer
 from assay.interop.errors import DamagedFolder
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ def open_folder(
         weights, warnings = _weights_of(source)
         decoder = _own(source, weights, dtype, device)
     if finite:
+        from assay.decoding.checks import check_finite
+
         check_finite(decoder)
     return Opened(source, kind, decoder.eval(), weights, warnings)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.decoding import Pieces, fault
+from assay.decoding.errors import fault
+from assay.decoding.tokenizer import Pieces
 from assay.interop.errors import shown
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ class Completion:
     Attributes:
         ids: (B, N), each row up to and with its stop id, then pads.
         lengths: tokens of each row.
-        finish: ``stop_id``, ``stop`` (told from outside: a stop string), ``length``; one a row.
+        finish: why each row ended: ``stop_id``, ``stop`` (a stop string), ``length``.
         logprobs: (B, N) log-probability of each token under the model's own softmax, before any filter; 0 at pads;
             None unless asked for.
     """
@@ -76,6 +76,8 @@ class Decoding:
         stop_ids: ids that end a row; they are part of it.
         pad_id: what a finished row gets.
         vocab: ids from here on are never chosen: a table padded beyond its tokenizer.
+        max_len: tokens a row that the cache is made for; by default the longest prompt and what is written after it.
+            Only a RoPE that depends on the length knows the difference: it has this one in every row.
         logprobs: also give each token's log-probability.
         engine: makes what reads the tokens.
     """
@@ -92,6 +94,7 @@ class Decoding:
         stop_ids: Sequence[int] = (),
         pad_id: int = 0,
         vocab: int | None = None,
+        max_len: int | None = None,
         logprobs: bool = False,
         engine: Maker = _engine,
     ) -> None:
@@ -114,6 +117,11 @@ class Decoding:
         self.lengths = [0] * rows
         self.seconds = {"prefill": 0.0, "decode": 0.0}
         self.steps_done = 0
+        longest = ids.shape[1] if self.mask is None else int(self.mask.sum(-1).max())
+        need = longest + max_new_tokens
+        if max_len is not None and max_len < need:
+            raise fault("max_len", f"{longest} tokens and {max_new_tokens} new ones are {need}", max_len, "as many")
+        self.max_len = need if max_len is None else max_len
         self._make = engine
         self._seen: Tensor | None = None
         if sampling.repetition_penalty != 1:
@@ -129,6 +137,7 @@ class Decoding:
     def stop(self, row: int) -> None:
         """End a row from outside, after the token it last got: what reads its text saw a stop string."""
         if bool(self.live[row]):
+            self.live = self.live.clone()  # it may be an inference tensor
             self.live[row] = False
             self.finish[row] = "stop"
 
@@ -141,9 +150,8 @@ class Decoding:
             self.decoder.train(training)
 
     def _steps(self) -> Iterator[Step]:
-        rows, length = self.ids.shape
         began = time.perf_counter()
-        engine = self._make(self.decoder, rows, length + self.max_new_tokens)
+        engine = self._make(self.decoder, self.ids.shape[0], self.max_len)
         with torch.inference_mode():
             logits = engine.prefill(self.ids, self.mask)
             step = self._chosen(logits, 0)
@@ -201,7 +209,7 @@ def complete(
     **more: Any,
 ) -> Completion:
     """Continue every row; arguments as :func:`generate` and :class:`Decoding`."""
-    from assay.decoding.text import TextStream
+    from assay.decoding.write import Writing
 
     seeds = [seed] * ids.shape[0] if isinstance(seed, int) else list(seed)
     work = Decoding(
@@ -215,16 +223,7 @@ def complete(
     )
     if stop and tokenizer is None:
         raise fault("stop", "stop strings are found in text", list(stop), "a tokenizer beside them, or stop_ids")
-    texts = [TextStream(tokenizer, stop) for _ in range(ids.shape[0])] if stop else []
-    steps = []
-    for step in work:
-        steps.append(step)
-        if texts:
-            for row, token in enumerate(step.ids.tolist()):
-                if bool(step.live[row]):
-                    texts[row].push(token)
-                    if texts[row].stopped:
-                        work.stop(row)
+    steps = [step for step, _ in Writing(work, tokenizer, stop) if step is not None] if stop else list(work)
     new = torch.stack([step.ids for step in steps], dim=1)
     scores = torch.stack([s.logprobs for s in steps if s.logprobs is not None], dim=1) if work.logprobs else None
     return Completion(new, tuple(work.lengths), tuple(work.finish), scores)
@@ -246,6 +245,7 @@ def generate(
     stop: Sequence[str] = (),
     tokenizer: Any = None,
     pad_id: int = 0,
+    max_len: int | None = None,
 ) -> Tensor:
     """Continue every row of ``ids``: greedy at temperature 0, else sampled.
 
@@ -257,6 +257,7 @@ def generate(
         stop_ids: ids that end a row, and are its last. ``stop``: strings that do, across token borders too; they need
             ``tokenizer``, anything with ``decode(ids) -> str``.
         pad_id: what stands after a row's end.
+        max_len: see :class:`Decoding`.
 
     Returns:
         The new ids alone, (B, N), N ≤ max_new_tokens: the longest row's length. The batch stops with its last row.
@@ -269,5 +270,5 @@ def generate(
     )
     return complete(
         decoder, ids, max_new_tokens, padding_mask, sampling=sampling, seed=seed, stop=stop, tokenizer=tokenizer,
-        stop_ids=stop_ids, pad_id=pad_id,
+        stop_ids=stop_ids, pad_id=pad_id, max_len=max_len,
     ).ids  # fmt: skip
