@@ -81,7 +81,11 @@ def tokenizer_of(folder: Path) -> int:
     )
     made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     made.save(str(folder / "tokenizer.json"))
-    told = {"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>", "special": True}, "chat_template": TEMPLATE}
+    told = {
+        "bos_token": "<s>",
+        "eos_token": {"__type": "AddedToken", "content": "</s>", "special": True},
+        "chat_template": TEMPLATE,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(told))
     return int(made.get_vocab_size())
 

@@ -11,8 +11,9 @@ from assay.model import Decoder
 class Uncached:
     """Logits of each row's last token, by reading the whole row by itself."""
 
-    def __init__(self, decoder: Decoder, batch: int, max_len: int) -> None:
+    def __init__(self, decoder: Decoder, batch: int, max_len: int, rope_length: int) -> None:
         self.decoder, self.batch, self.max_len = decoder, batch, max_len
+        self.rope_length = rope_length
         self.rows: list[list[int]] = []
 
     def prefill(self, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -28,5 +29,5 @@ class Uncached:
     def _read(self) -> Tensor:
         assert len(self.rows) == self.batch
         assert max(map(len, self.rows)) <= self.max_len
-        last = [self.decoder(torch.tensor([row]))[0, -1] for row in self.rows]
+        last = [self.decoder(torch.tensor([row]), rope_length=self.rope_length)[0, -1] for row in self.rows]
         return torch.stack(last).float()

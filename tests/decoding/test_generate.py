@@ -44,13 +44,16 @@ def prompts(lengths: list[int], left: bool = True, vocab: int = 256) -> tuple[Te
     return ids, mask, rows
 
 
-@given(recipes(), st.booleans(), st.sampled_from([{}, SAMPLED, {"temperature": 0.7, "repetition_penalty": 1.4}]))
+@given(
+    recipes(causal=True), st.booleans(), st.sampled_from([{}, SAMPLED, {"temperature": 0.7, "repetition_penalty": 1.4}])
+)
 @examples(0.5)
 def test_a_row_is_the_same_in_any_batch(recipe: Any, left: bool, options: dict[str, float]) -> None:
     """Padded = alone, batch 1 = batch n, and as the plain loop without a cache writes it."""
     decoder = random_decoder(recipe, dtype=torch.float64)
     ids, mask, rows = prompts([3, 5, 1], left, recipe.vocab_size)
     seeds = [5, 6, 5]
+    options = {**options, "rope_length": 9}
     together = generate(decoder, ids, 4, mask, seed=seeds, **options)
     for row, alone in enumerate(rows):
         one = generate(decoder, alone[None], 4, seed=seeds[row], **options)
@@ -175,6 +178,11 @@ def test_faults(change: dict[str, Any], parts: tuple[str, ...]) -> None:
         generate(small(LEARNED), ids, padding_mask=None if mask is None else torch.tensor(mask), **given_)
     for part in parts:
         assert part in str(error.value)
+
+
+def test_a_model_that_looks_ahead_cannot_write() -> None:
+    with pytest.raises(DecodingError, match=r"layers\.0\.mixer: span full is not causal"):
+        generate(small(span={"kind": "full", "causal": False}), torch.tensor([[1, 2]]), 3)
 
 
 def test_weights_that_are_no_numbers_are_named() -> None:

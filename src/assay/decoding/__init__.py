@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from assay.decoding.chat import chat_text, prompt_ids
     from assay.decoding.checks import check_finite, check_prompt, too_long
+    from assay.decoding.engine import Engine
     from assay.decoding.errors import DecodingError, fault
     from assay.decoding.loop import Completion, Decoding, Step, complete, generate
     from assay.decoding.sampling import Sampling, choose, filtered, uniform
@@ -22,6 +23,7 @@ __all__ = [
     "Completion",
     "Decoding",
     "DecodingError",
+    "Engine",
     "Pieces",
     "Sampling",
     "Step",
@@ -46,6 +48,7 @@ __all__ = [
 _HOMES = {
     "chat": ("chat_text", "prompt_ids"),
     "checks": ("check_finite", "check_prompt", "too_long"),
+    "engine": ("Engine",),
     "errors": ("DecodingError", "fault"),
     "loop": ("Completion", "Decoding", "Step", "complete", "generate"),
     "sampling": ("Sampling", "choose", "filtered", "uniform"),

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from assay.decoding.checks import check_prompt, not_finite
+from assay.decoding.engine import Engine
 from assay.decoding.errors import fault
 from assay.decoding.sampling import Sampling, choose
-from assay.model import Decoder
+from assay.model import Decoder, UnsupportedCache
 
 
 class Steps(Protocol):
@@ -31,13 +32,14 @@ class Steps(Protocol):
         ...
 
 
-Maker = Callable[[Decoder, int, int], Steps]  # (decoder, batch, max_len)
+Maker = Callable[[Decoder, int, int, int], Steps]  # (decoder, batch, max_len, rope_length)
 
 
-def _engine(decoder: Decoder, batch: int, max_len: int) -> Steps:
-    from assay.decoding.engine import Engine
-
-    return Engine(decoder, batch, max_len)
+def _engine(decoder: Decoder, batch: int, max_len: int, rope_length: int) -> Steps:
+    try:
+        return Engine(decoder, batch, max_len, rope_length=rope_length)
+    except UnsupportedCache as error:
+        raise fault("recipe", str(error), allowed="layers that see only what stands before", where="model") from None
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class Decoding:
         stop_ids: ids that end a row; they are part of it.
         pad_id: what a finished row gets.
         vocab: ids from here on are never chosen: a table padded beyond its tokenizer.
-        max_len: tokens a row that the cache is made for; by default the longest prompt and what is written after it.
-            Only a RoPE that depends on the length knows the difference: it has this one in every row.
+        rope_length: for RoPE scalings that depend on the length, one for all rows; by default the longest prompt with
+            what is written after it. Say one to make a row equal to itself in another batch.
         logprobs: also give each token's log-probability.
         engine: makes what reads the tokens.
     """
@@ -94,7 +96,7 @@ class Decoding:
         stop_ids: Sequence[int] = (),
         pad_id: int = 0,
         vocab: int | None = None,
-        max_len: int | None = None,
+        rope_length: int | None = None,
         logprobs: bool = False,
         engine: Maker = _engine,
     ) -> None:
@@ -118,10 +120,8 @@ class Decoding:
         self.seconds = {"prefill": 0.0, "decode": 0.0}
         self.steps_done = 0
         longest = ids.shape[1] if self.mask is None else int(self.mask.sum(-1).max())
-        need = longest + max_new_tokens
-        if max_len is not None and max_len < need:
-            raise fault("max_len", f"{longest} tokens and {max_new_tokens} new ones are {need}", max_len, "as many")
-        self.max_len = need if max_len is None else max_len
+        self.max_len = longest + max_new_tokens
+        self.rope_length = self.max_len if rope_length is None else rope_length
         self._make = engine
         self._seen: Tensor | None = None
         if sampling.repetition_penalty != 1:
@@ -151,7 +151,7 @@ class Decoding:
 
     def _steps(self) -> Iterator[Step]:
         began = time.perf_counter()
-        engine = self._make(self.decoder, self.ids.shape[0], self.max_len)
+        engine = self._make(self.decoder, self.ids.shape[0], self.max_len, self.rope_length)
         with torch.inference_mode():
             logits = engine.prefill(self.ids, self.mask)
             step = self._chosen(logits, 0)
@@ -245,7 +245,7 @@ def generate(
     stop: Sequence[str] = (),
     tokenizer: Any = None,
     pad_id: int = 0,
-    max_len: int | None = None,
+    rope_length: int | None = None,
 ) -> Tensor:
     """Continue every row of ``ids``: greedy at temperature 0, else sampled.
 
@@ -257,7 +257,7 @@ def generate(
         stop_ids: ids that end a row, and are its last. ``stop``: strings that do, across token borders too; they need
             ``tokenizer``, anything with ``decode(ids) -> str``.
         pad_id: what stands after a row's end.
-        max_len: see :class:`Decoding`.
+        rope_length: see :class:`Decoding`.
 
     Returns:
         The new ids alone, (B, N), N ≤ max_new_tokens: the longest row's length. The batch stops with its last row.
@@ -270,5 +270,5 @@ def generate(
     )
     return complete(
         decoder, ids, max_new_tokens, padding_mask, sampling=sampling, seed=seed, stop=stop, tokenizer=tokenizer,
-        stop_ids=stop_ids, pad_id=pad_id, max_len=max_len,
+        stop_ids=stop_ids, pad_id=pad_id, rope_length=rope_length,
     ).ids  # fmt: skip
