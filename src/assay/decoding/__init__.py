@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from assay.decoding.errors import DecodingError, fault
     from assay.decoding.loop import Completion, Decoding, Step, complete, generate
     from assay.decoding.sampling import Sampling, choose, filtered, uniform
+    from assay.decoding.scoring import Scorer
     from assay.decoding.text import TextStream
     from assay.decoding.tokenizer import Bytes, Pieces, Tokenizer, check_vocabulary, read_tokenizer
     from assay.decoding.write import Writing
@@ -26,6 +27,7 @@ __all__ = [
     "Engine",
     "Pieces",
     "Sampling",
+    "Scorer",
     "Step",
     "TextStream",
     "Tokenizer",
@@ -52,6 +54,7 @@ _HOMES = {
     "errors": ("DecodingError", "fault"),
     "loop": ("Completion", "Decoding", "Step", "complete", "generate"),
     "sampling": ("Sampling", "choose", "filtered", "uniform"),
+    "scoring": ("Scorer",),
     "text": ("TextStream",),
     "tokenizer": ("Bytes", "Pieces", "Tokenizer", "check_vocabulary", "read_tokenizer"),
     "write": ("Writing",),

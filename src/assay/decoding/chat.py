@@ -20,8 +20,11 @@ from assay.decoding.tokenizer import Tokenizer
 Message = dict[str, str]  # role, content
 
 
-def chat_text(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
+def chat_text(tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool = True) -> str:
     """The prompt after which the assistant speaks; its start token, if it has one, is written in it.
+
+    Args:
+        answer: a new turn of the assistant begins; otherwise the last message goes on.
 
     Raises:
         DecodingError: no template, or one that refuses these messages or cannot be read.
@@ -36,9 +39,13 @@ def chat_text(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     environment.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
     try:
         template = environment.from_string(tokenizer.chat_template)
-        return template.render(messages=list(messages), add_generation_prompt=True, tools=None, **tokenizer.specials)
+        text = template.render(messages=list(messages), add_generation_prompt=answer, tools=None, **tokenizer.specials)
     except TemplateError as error:
         raise fault("chat", f"the template of {tokenizer.name} refuses: {error}", allowed="--no-chat") from None
+    if answer:
+        return text
+    last = messages[-1]["content"].strip()
+    return text[: text.rindex(last) + len(last)] if last in text else text
 
 
 def chat_messages(prompt: str, system: str | None = None) -> list[Message]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.decoding.errors import DecodingError, fault
+from assay.recipe.mixer import attentions_of
 from assay.recipe.position import LearnedPosition
 from assay.recipe.recipe import Recipe
 
@@ -49,6 +50,15 @@ def too_long(prompt: int, new: int, limit: int, why: str) -> DecodingError:
         return fault("prompt", message, allowed=f"at most {room} tokens; cut its beginning, or take a longer model")
     message = f"{prompt} tokens and {new} new ones are {prompt + new}, but the context is max_seq_len = {limit}: {why}"
     return fault("prompt", message, allowed=f"a shorter prompt, or at most max_new_tokens = {limit - prompt}")
+
+
+def check_causal(recipe: Recipe) -> None:
+    """Refuse a model that sees tokens after the one it predicts from: it would read the answer."""
+    for i, layer in enumerate(recipe.layers):
+        for spec in attentions_of(layer.mixer):
+            if not spec.span.is_causal:
+                message = f"span {spec.span.kind_name} sees tokens that come after"
+                raise fault(f"layers.{i}.mixer", message, allowed="causal layers", where="model")
 
 
 def check_finite(model: nn.Module) -> None:
