@@ -127,7 +127,8 @@ class Scorer:
 
     def pair(self, context: str, continuation: str) -> Window:
         """Ids of both: spaces at the context's end go to the continuation, then the whole is cut where the context's
-        own ids end, so that tokens across the border count to the continuation.
+        own ids end, so that tokens across the border count to the continuation. Where nothing is left of it then
+        (the border vanished into one token), it is read by itself.
         """
         if not context:
             ids = self.tokenizer.encode(continuation, special=False)
@@ -135,8 +136,8 @@ class Scorer:
         bare = context.rstrip()
         if not bare:  # spaces alone: as an empty context
             return self.pair("", context + continuation)
-        before = self.encode(bare)
-        return before, self.encode(bare + context[len(bare) :] + continuation)[len(before) :]
+        before, rest = self.encode(bare), context[len(bare) :] + continuation
+        return before, self.encode(bare + rest)[len(before) :] or self.tokenizer.encode(rest, special=False)
 
     def continuations(self, pairs: Sequence[tuple[str, str]], told: Told | None = None) -> list[Score]:
         """Log-likelihood of each continuation after its context; an empty one has 0."""
