@@ -72,7 +72,20 @@ def module(spec: Average, d: int) -> Any:
     """The torch module; torch is imported when a model is built, not when a recipe is read."""
     import torch
 
-    from assay.model import Context, Linear, Module
+    from assay.model import Context, Linear, Module, Room
+
+    class AverageState:
+        """The average so far of each row, (B, width): what a decoding cache keeps."""
+
+        def __init__(self, room: Room) -> None:
+            self.mean = torch.zeros(room.batch, spec.width, device=room.device, dtype=room.dtype)
+
+        @property
+        def nbytes(self) -> int:
+            return self.mean.nbytes
+
+        def reset(self) -> None:
+            self.mean.zero_()
 
     class AverageModule(Module):
         def __init__(self) -> None:
@@ -81,10 +94,14 @@ def module(spec: Average, d: int) -> Any:
             self.o = Linear(spec.width, d, ParamRole.ATTN_OUT)
             self.declare("decay", (spec.width,), ParamRole.SCALE, 0.0)
 
+        def new_state(self, room: Room) -> AverageState:
+            return AverageState(room)
+
         def forward(self, x: torch.Tensor, ctx: Context) -> torch.Tensor:
             v, a = self.v(x), torch.sigmoid(self.decay)
             # a new document starts afresh; a pad leaves the average as it is
-            state, out = torch.zeros_like(v[:, 0]), []
+            kept = ctx.state(self)  # None without a cache
+            state, out = torch.zeros_like(v[:, 0]) if kept is None else kept.mean, []
             for t in range(v.shape[1]):
                 keep = a.expand_as(state)
                 if ctx.segment_ids is not None and t > 0:
@@ -95,6 +112,8 @@ def module(spec: Average, d: int) -> Any:
                     new = torch.where(ctx.padding_mask[:, t].unsqueeze(-1), new, state)
                 state = new
                 out.append(state)
+            if kept is not None:
+                kept.mean.copy_(state)
             return self.o(torch.stack(out, dim=1))
 
     return AverageModule()

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from assay.cost import Work, budget, flops_of, tensors_of
-from assay.model import build, load_weights, named_params, save_weights
+from assay.cost import Work, budget, cache_of, flops_of, tensors_of
+from assay.model import UnsupportedCache, build, load_weights, named_params, save_weights
 from assay.plugin import PluginError, load_plugin, loaded
 from assay.recipe import Recipe, load, resolve
 from tests.cost.measure import measured, traced
@@ -71,6 +71,32 @@ def test_paths_agree(recipe: Recipe, tmp_path: Path) -> None:
     save_weights(decoder, tmp_path / "w.safetensors")
     again = load_weights(build(recipe, seed=1, dtype=torch.float64), tmp_path / "w.safetensors")
     assert torch.equal(again(ids), decoder(ids))
+
+
+def test_its_own_cache(recipe: Recipe) -> None:
+    """One vector a row, kept by the module itself: cached = uncached, padded and in chunks; counted = allocated."""
+    decoder = build(recipe, dtype=torch.float64)
+    ids = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(0))
+    cache = decoder.new_cache(2, 12)
+    assert cache.nbytes == 8 * 2 * cache_of(recipe, 12).held
+    mask = torch.tensor([[1] * 5, [0] * 2 + [1] * 3])
+    first = torch.cat((ids[:1, :5], ids[1:, :5].roll(2, -1)))
+    decoder(first, mask, cache=cache)
+    for n in (1, 4, 2):
+        at = int(cache.lengths[0])
+        step = torch.stack((ids[0, at : at + n], ids[1, at - 2 : at - 2 + n]))
+        logits = decoder(step, cache=cache)
+    torch.testing.assert_close(logits[0], decoder(ids[:1])[0, 10:], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(logits[1], decoder(ids[1:])[0, 8:10], rtol=1e-9, atol=1e-9)
+
+
+def test_a_mixer_without_a_cache_says_so(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = build(recipe, device="meta")
+    monkeypatch.delattr(type(decoder.layers[3].mixer), "new_state")
+    with pytest.raises(
+        UnsupportedCache, match=r"layers\.3\.mixer: AverageModule has no cache; give the module new_state"
+    ):
+        decoder.new_cache(1, 8)
 
 
 def test_by_flag_and_without() -> None:

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from assay.atlas import Design, Findings, check, design, scale
     from assay.cost import Budget, budget
+    from assay.decoding import generate
     from assay.interop import UnsupportedArchitecture, from_hf, to_hf
     from assay.model import Decoder, UnsupportedBackend, build
     from assay.recipe import Recipe, RecipeError, load, resolve
@@ -39,6 +40,7 @@ __all__ = [
     "design",
     "diff",
     "from_hf",
+    "generate",
     "load",
     "resolve",
     "run_study",
@@ -67,6 +69,7 @@ _HOMES = {
     "design": "assay.atlas",
     "diff": "assay.recipe.diff",
     "from_hf": "assay.interop",
+    "generate": "assay.decoding",
     "load": "assay.recipe",
     "resolve": "assay.recipe",
     "run_study": "assay.study",

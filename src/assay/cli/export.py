@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -23,7 +26,7 @@ def run(
     """A model as a Hugging Face folder, or the fields in the way.
 
     AutoModelForCausalLM loads the folder with equal logits. A recipe that the target cannot express is refused, with
-    the list of its fields that would be lost.
+    the list of its fields that would be lost. A run on bytes takes its tokenizer along.
 
     \b
     Examples:
@@ -35,8 +38,23 @@ def run(
         from assay.interop import to_hf
 
         decoder = importer.open_model(source)
-        folder = to_hf(decoder, out, model_type=model_type, tokenizer=tokenizer)
+        with _tokenizer(source, tokenizer) as (found, tokens):
+            folder = to_hf(decoder, out, model_type=model_type, tokenizer=found, tokens=tokens)
     if json:
         print_json({"folder": str(folder), "digest": decoder.recipe.digest})
     else:
         typer.echo(f"written: {folder}")
+
+
+@contextmanager
+def _tokenizer(source: Path, given: Path | None) -> Iterator[tuple[Path | None, dict[str, int]]]:
+    """The folder whose tokenizer is copied, and its special ids: as given, or bytes where the run was on them."""
+    from assay.interop.folder import tokenizer_of_run
+
+    if given is not None or not source.is_dir() or tokenizer_of_run(source) != "bytes":
+        yield given, {}
+        return
+    from assay.interop.byte_tokenizer import write_byte_tokenizer
+
+    with TemporaryDirectory() as folder:
+        yield write_byte_tokenizer(Path(folder)), {"eos": 0, "pad": 0}

@@ -63,27 +63,9 @@ def interop_faults() -> Iterator[None]:
 
 def open_model(source: Path) -> Decoder:
     """The decoder in a Hugging Face folder, a GGUF file, or a folder that ``import`` or ``train`` wrote."""
-    if source.suffix == ".gguf":
-        from assay.interop import from_gguf
+    from assay.interop import open_folder
 
-        return from_gguf(source)
-    if (source / RECIPE).exists():
-        return _own(source)
-    from assay.interop import from_hf
-
-    return from_hf(source)
-
-
-def _own(folder: Path) -> Decoder:
-    from assay.model import WeightsError, build, load_weights
-    from assay.recipe import load
-
-    saved = sorted((folder / "checkpoints").glob("step-*"))
-    weights = saved[-1] / "model.safetensors" if saved else folder / WEIGHTS
-    try:
-        return load_weights(build(load(folder / RECIPE)), weights)
-    except WeightsError as error:
-        raise UserError(str(error)) from None
+    return open_folder(source, finite=False).decoder
 
 
 def _show(source: Path, json: bool) -> None:

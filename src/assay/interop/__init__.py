@@ -8,6 +8,7 @@ from __future__ import annotations
 from assay.interop.errors import CannotExport, DamagedFolder, InteropError, UnsupportedArchitecture
 from assay.interop.export import lost_fields, to_hf
 from assay.interop.families import PENDING, Pending, families
+from assay.interop.folder import Opened, open_folder
 from assay.interop.gguf import from_gguf
 from assay.interop.load import from_hf, read_recipe
 from assay.interop.relayout import relayout
@@ -17,12 +18,14 @@ __all__ = [
     "CannotExport",
     "DamagedFolder",
     "InteropError",
+    "Opened",
     "Pending",
     "UnsupportedArchitecture",
     "families",
     "from_gguf",
     "from_hf",
     "lost_fields",
+    "open_folder",
     "read_recipe",
     "relayout",
     "to_hf",

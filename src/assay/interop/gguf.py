@@ -97,7 +97,7 @@ class Gguf:
 
     def __init__(self, path: Path) -> None:
         self.folder = path
-        self.reader = _reader(path)
+        self.reader = open_reader(path)
         self.fields = {name: field.contents() for name, field in _architecture(self.reader).items()}
         name = str(self.fields.get("general.architecture"))
         if name not in ARCHS:
@@ -189,7 +189,8 @@ class Gguf:
         return value.contiguous()
 
 
-def _reader(path: Path) -> Any:
+def open_reader(path: Path) -> Any:
+    """The file as the ``gguf`` package opens it."""
     try:
         from gguf import GGUFReader
     except ImportError:

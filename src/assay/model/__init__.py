@@ -2,6 +2,7 @@
 
 from assay.model.backend import BACKENDS, UnsupportedBackend
 from assay.model.build import build, materialise
+from assay.model.cache import Cache, CacheFull, Room, State, UnsupportedCache
 from assay.model.context import Context, Probe
 from assay.model.decoder import Decoder, Features
 from assay.model.init import initialise
@@ -12,6 +13,8 @@ from assay.model.weights import WeightsError, load_weights, save_weights
 __all__ = [
     "BACKENDS",
     "IGNORED",
+    "Cache",
+    "CacheFull",
     "Context",
     "Decoder",
     "Features",
@@ -20,7 +23,10 @@ __all__ = [
     "Module",
     "NamedParam",
     "Probe",
+    "Room",
+    "State",
     "UnsupportedBackend",
+    "UnsupportedCache",
     "WeightsError",
     "build",
     "build_part",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.model.backend import Call, scores
+from assay.model.cache import KeyValues, Room, UnsupportedCache
 from assay.model.context import Context
 from assay.model.norm import gain_norm
 from assay.model.parts import Linear, Module, Table, build_part, builds
@@ -32,6 +33,7 @@ class Attention(Module):
         super().__init__()
         self.spec = spec
         self.span_key, self.position_key = repr(spec.span), repr(spec.position)
+        self.bias_key = f"{self.position_key} {self.span_key}"  # what keys stand where is the span's, with a cache
         bias = spec.bias
         self.q = Linear(d, spec.q_width, ParamRole.ATTN_IN, bias="q" in bias)
         self.k = Linear(d, spec.kv_width, ParamRole.ATTN_IN, bias="k" in bias)
@@ -59,14 +61,14 @@ class Attention(Module):
             q, k, v = q.clamp(-c, c), k.clamp(-c, c), v.clamp(-c, c)
         q, k = self._heads(q, spec.n_heads, self.q_norm, ctx), self._heads(k, spec.n_kv_heads, self.k_norm, ctx)
         v = v.unflatten(-1, (spec.n_kv_heads, spec.head_dim)).transpose(1, 2)
+        if ctx.append is not None:
+            k, v = ctx.state(self).extend(k, v, ctx.append)
         call = Call(
             legal=ctx.legal(spec.span, self.span_key),
             scale=spec.scale_value,
             soft_cap=None if spec.soft_cap == "none" else spec.soft_cap,
             sinks=self.sinks,
-            bias=ctx.score_bias(
-                spec, None if self.position is None else self.position.table, q.dtype, self.position_key
-            ),
+            bias=ctx.score_bias(spec, None if self.position is None else self.position.table, q.dtype, self.bias_key),
             dropout=spec.dropout if self.training else 0.0,
         )
         if ctx.watches("mixer.scores"):
@@ -79,6 +81,15 @@ class Attention(Module):
                 gate = gate.repeat_interleave(spec.head_dim, dim=-1)
             out = out * gate
         return self.o(out)  # type: ignore[no-any-return]
+
+    def new_state(self, room: Room) -> KeyValues:
+        """Where a cache keeps this attention's keys and values, after norm and rotation."""
+        if not self.spec.span.is_causal:
+            raise UnsupportedCache(
+                f"span {self.spec.span.kind_name} is not causal: a token read later changes what earlier ones saw; "
+                "call without a cache"
+            )
+        return KeyValues(room, self.spec.span, self.spec.n_kv_heads, self.spec.head_dim)
 
     def _heads(self, x: Tensor, n: int, norm: nn.Module, ctx: Context) -> Tensor:
         """(B, T, n·D) to (B, n, T, D), normed and rotated."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from assay.model.backend import Backend, Legal
+from assay.model.cache import Append, Cache, places_of
 from assay.model.position import alibi_bias, depends_on_length, rope_tables, spread, t5_buckets
 from assay.model.span import allowed, is_everything, is_plain_causal
 from assay.recipe.mixer import Attention
@@ -39,7 +40,8 @@ class Context:
         segment_ids: (B, T) integers, equal within a document; None for one document a row.
         embedded: (B, T, d) what entered the first layer.
         sources: what earlier layers offered to later ones, by depth.
-        cache: the decoding cache; none is made in training.
+        cache: the decoding cache; none is made in training. append: what this pass adds to it.
+        rope_length: the length that RoPE scalings which depend on it take; None for each row's own.
         layer: depth of the layer that is running; -1 outside the stack.
     """
 
@@ -51,7 +53,9 @@ class Context:
     probe: Probe | None = None
     embedded: Tensor | None = None
     sources: dict[int, Any] = field(default_factory=dict)
-    cache: Any = None
+    cache: Cache | None = None
+    append: Append | None = None
+    rope_length: int | None = None
     layer: int = -1
     _legal: dict[str, Legal] = field(default_factory=dict)
     _rope: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -73,6 +77,10 @@ class Context:
         if self.probe is not None and self.probe.wants(self.name(what)):
             self.probe(self.name(what), value)
 
+    def state(self, module: nn.Module) -> Any:
+        """What the module keeps in the cache, as its ``new_state`` made it; None without a cache."""
+        return None if self.cache is None else self.cache.state(module)
+
     def rope(self, spec: Rope, head_dim: int, dtype: torch.dtype, key: str = "") -> tuple[Tensor, Tensor]:
         """Factors for :func:`turn`, (1 or B, 1, T, r): computed once a pass for all layers that share them.
 
@@ -89,6 +97,8 @@ class Context:
 
     def lengths(self) -> Tensor:
         """The number of real tokens in each position's row, or document: a scalar, or (B, T)."""
+        if self.rope_length is not None:
+            return torch.tensor(self.rope_length, device=self.ids.device)
         if self.padding_mask is None and self.segment_ids is None:
             return torch.tensor(self.length, device=self.ids.device)
         if self.segment_ids is None:
@@ -99,13 +109,20 @@ class Context:
             same = same & self.padding_mask.unsqueeze(-2)
         return same.sum(-1)
 
+    def key_positions(self, span: Span) -> Tensor:
+        """Positions of the keys that the pass's queries are held against: its own tokens, or those of the cache."""
+        if self.append is None or self.append.fresh:
+            return self.positions
+        return self.append.keys(places_of(span, self.append.max_len)).positions
+
     def score_bias(self, spec: Attention, table: Tensor | None, dtype: torch.dtype, key: str = "") -> Tensor | None:
-        """What the attention's position adds to its scores, (1 or B, H, T, T); None for positions that add nothing."""
+        """What the attention's position adds to its scores, (1 or B, H, T, S); None for positions that add nothing."""
         position = spec.position
         if isinstance(position, Alibi):
-            key = f"{key or position!r} {spec.n_heads} {dtype}"
+            key = f"{key or repr((position, spec.span))} {spec.n_heads} {dtype}"
             if key not in self._alibi:
-                self._alibi[key] = alibi_bias(position, spec.n_heads, self.positions, dtype)
+                seen = self.key_positions(spec.span)
+                self._alibi[key] = alibi_bias(position, spec.n_heads, self.positions, seen, dtype)
             return self._alibi[key]
         if isinstance(position, T5Bias):
             if position.table == "own":
@@ -113,7 +130,8 @@ class Context:
                 self.sources.setdefault(self.layer, {})["t5"] = table
             else:
                 table = self.sources[0]["t5"]
-            bias = F.embedding(t5_buckets(position, self.positions, causal=spec.span.is_causal), table)
+            seen = self.key_positions(spec.span)
+            bias = F.embedding(t5_buckets(position, self.positions, seen, causal=spec.span.is_causal), table)
             bias = bias if bias.dim() == 4 else bias.unsqueeze(0)
             return bias.permute(0, 3, 1, 2).to(dtype)
         return None
@@ -126,6 +144,8 @@ class Context:
         return self._legal[key]
 
     def _make_legal(self, span: Span) -> Legal:
+        if self.append is not None and not self.append.fresh:
+            return self.append.legal(span)
         if self.padding_mask is None and self.segment_ids is None:
             if is_plain_causal(span, self.length):
                 return Legal("causal")

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from assay.model.backend import Backend, UnsupportedBackend, backend_of
+from assay.model.cache import Cache, Room, State, states_of
 from assay.model.context import Context, Probe, positions_of
 from assay.model.loss import Loss, cross_entropy
 from assay.model.norm import fix_rows
@@ -136,8 +137,9 @@ class Decoder(nn.Module):
         ids: Tensor,
         padding_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
-        cache: Any = None,
+        cache: Cache | None = None,
         *,
+        rope_length: int | None = None,
         probe: Probe | None = None,
     ) -> Tensor:
         """Logits of every position.
@@ -146,26 +148,72 @@ class Decoder(nn.Module):
             ids: (B, T) token ids.
             padding_mask: (B, T), 1 = token, 0 = pad, pads left or right. A padded row equals the row alone.
             segment_ids: (B, T) integers; tokens see only their own document, whose positions start at 0.
-            cache: made by ``new_cache``.
+            cache: made by :meth:`new_cache`; the tokens of ``ids`` are added to it, and see what it holds. Nothing is
+                differentiated then.
+            rope_length: the length for RoPE scalings that depend on it (dynamic NTK, LongRoPE); each row's own when
+                None, and a cache's own with a cache.
             probe: watches named tensors; see :class:`assay.model.context.Probe`.
 
         Returns:
             (B, T, V).
         """
-        features = self.features(ids, padding_mask, segment_ids, cache, probe=probe)
-        return self.unembed(features.hidden)
+        features = self.features(ids, padding_mask, segment_ids, cache, rope_length=rope_length, probe=probe)
+        if cache is None:
+            return self.unembed(features.hidden)
+        with torch.no_grad():
+            return self.unembed(features.hidden)
 
     def features(
         self,
         ids: Tensor,
         padding_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
-        cache: Any = None,
+        cache: Cache | None = None,
         *,
+        rope_length: int | None = None,
         probe: Probe | None = None,
     ) -> Features:
         """What the head reads: (B, T, d) after the final norm. Arguments as in :meth:`forward`."""
-        ctx = self._context(ids, padding_mask, segment_ids, cache, probe)
+        ctx = self._context(ids, padding_mask, segment_ids, cache, rope_length, probe)
+        if ctx.append is None:
+            return self._read(ids, ctx)
+        with torch.no_grad():
+            out = self._read(ids, ctx)
+        assert ctx.cache is not None
+        ctx.cache.commit(ctx.append)
+        return out
+
+    def new_cache(
+        self, batch: int, max_len: int, *, dtype: torch.dtype | None = None, rope_length: int | None = None
+    ) -> Cache:
+        """A cache for ``batch`` rows of at most ``max_len`` real tokens each, on the model's device.
+
+        Args:
+            dtype: of what it keeps; the model's when None.
+            rope_length: for RoPE scalings that depend on the length; ``max_len`` when None.
+
+        Raises:
+            UnsupportedCache: a layer that cannot be decoded from a cache; names it.
+        """
+        for name, value in (("batch", batch), ("max_len", max_len), ("rope_length", rope_length)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value} is not positive")
+        if isinstance(self.recipe.embedding.position, LearnedPosition) and max_len > self.recipe.max_seq_len:
+            raise ValueError(
+                f"max_len: {max_len} tokens, but the learned positions end at max_seq_len = {self.recipe.max_seq_len}"
+            )
+        table = self.embedding.table
+        with torch.inference_mode(False):
+            room = Room(batch, max_len, table.device, dtype or table.dtype)
+            states: dict[nn.Module, State] = {}
+            for i, block in enumerate(self.layers):
+                for name in block.sublayers:  # type: ignore[union-attr]
+                    part = getattr(block, name)
+                    states.update(states_of(part, f"layers.{i}.{name}", room, mixes=name == "mixer"))
+            return Cache(room, states, max_len if rope_length is None else rope_length)
+
+    def _read(self, ids: Tensor, ctx: Context) -> Features:
+        probe = ctx.probe
         x = self.embedding(ids, ctx.positions)
         ctx.embedded = x
         if probe is not None and probe.wants("embedding"):
@@ -203,21 +251,41 @@ class Decoder(nn.Module):
         ids: Tensor,
         padding_mask: Tensor | None,
         segment_ids: Tensor | None,
-        cache: Any,
+        cache: Cache | None,
+        rope_length: int | None,
         probe: Probe | None,
     ) -> Context:
         if ids.dim() != 2:
             raise ValueError(f"ids: expected shape (batch, length), got {tuple(ids.shape)}")
-        if cache is not None:
-            raise NotImplementedError("decoding caches are not available yet: call without cache")
         for name, given in (("padding_mask", padding_mask), ("segment_ids", segment_ids)):
             if given is not None and given.shape != ids.shape:
                 raise ValueError(f"{name}: shape {tuple(given.shape)} is not that of ids, {tuple(ids.shape)}")
+        mask = None if padding_mask is None else padding_mask.bool()
+        if cache is not None:
+            return self._cached_context(ids, mask, segment_ids, cache, rope_length, probe)
         length = ids.shape[1]
         if isinstance(self.recipe.embedding.position, LearnedPosition) and length > self.recipe.max_seq_len:
             raise ValueError(
                 f"ids: {length} tokens, but the learned positions end at max_seq_len = {self.recipe.max_seq_len}"
             )
-        mask = None if padding_mask is None else padding_mask.bool()
         positions = positions_of(length, ids.device, mask, segment_ids)
-        return Context(ids, positions, self.backend, mask, segment_ids, probe)
+        return Context(ids, positions, self.backend, mask, segment_ids, probe, rope_length=rope_length)
+
+    def _cached_context(
+        self,
+        ids: Tensor,
+        mask: Tensor | None,
+        segment_ids: Tensor | None,
+        cache: Cache,
+        rope_length: int | None,
+        probe: Probe | None,
+    ) -> Context:
+        if segment_ids is not None:
+            raise ValueError("segment_ids: a cache holds one document a row; call without a cache, or without segments")
+        if rope_length not in (None, cache.rope_length):
+            raise ValueError(f"rope_length: {rope_length}, but the cache was made with {cache.rope_length}")
+        append = cache.begin(ids, mask)
+        return Context(
+            ids, append.positions, self.backend, append.mask, probe=probe, cache=cache, append=append,
+            rope_length=cache.rope_length,
+        )  # fmt: skip

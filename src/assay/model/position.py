@@ -192,17 +192,17 @@ def alibi_slopes(spec: Alibi, n_heads: int) -> list[float]:
     return [spec.multiplier * slope for slope in slopes]
 
 
-def alibi_bias(spec: Alibi, n_heads: int, positions: Tensor, dtype: torch.dtype) -> Tensor:
-    """``-slope · |query - key|``, (1 or B, H, T, T), for positions (T,) or (B, T)."""
-    distance = (positions.unsqueeze(-1) - positions.unsqueeze(-2)).abs().to(dtype)
+def alibi_bias(spec: Alibi, n_heads: int, query: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
+    """``-slope · |query - key|``, (1 or B, H, T, S), for positions (T,) or (B, T) and (S,) or (B, S)."""
+    distance = (query.unsqueeze(-1) - key.unsqueeze(-2)).abs().to(dtype)
     distance = distance if distance.dim() == 3 else distance.unsqueeze(0)
-    slopes = torch.tensor(alibi_slopes(spec, n_heads), dtype=torch.float64, device=positions.device)
+    slopes = torch.tensor(alibi_slopes(spec, n_heads), dtype=torch.float64, device=query.device)
     return -slopes.to(dtype).reshape(1, -1, 1, 1) * distance.unsqueeze(1)
 
 
-def t5_buckets(spec: T5Bias, positions: Tensor, *, causal: bool) -> Tensor:
-    """The bucket of every (query, key) pair, (T, T) or (B, T, T)."""
-    ahead = positions.unsqueeze(-2) - positions.unsqueeze(-1)  # key minus query
+def t5_buckets(spec: T5Bias, query: Tensor, key: Tensor | None = None, *, causal: bool) -> Tensor:
+    """The bucket of every (query, key) pair, (T, S) or (B, T, S); without ``key``, of the queries among themselves."""
+    ahead = (query if key is None else key).unsqueeze(-2) - query.unsqueeze(-1)  # key minus query
     buckets, base = spec.n_buckets, torch.zeros_like(ahead)
     if causal:
         distance = (-ahead).clamp_min(0)

@@ -136,6 +136,11 @@ class Sum(nn.Module):
         super().__init__()
         self.branches = nn.ModuleList(SumBranch(branch, d) for branch in spec.branches)
 
+    def members(self) -> list[tuple[str, nn.Module]]:
+        """The parts that are summed, with their paths; each makes its own state in a cache."""
+        branches: list[SumBranch] = list(self.branches)  # type: ignore[arg-type]
+        return [(f"branches.{i}.part", branch.part) for i, branch in enumerate(branches)]
+
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, T, d) to (B, T, d)."""
         out: Tensor = self.branches[0](x, ctx)
