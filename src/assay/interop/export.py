@@ -157,7 +157,7 @@ def _token_ids(tokens: Mapping[str, Any]) -> dict[str, Any]:
 def _config(family: Family, config: Mapping[str, Any], ids: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     told = {key: value for key, value in ids.items() if value is not None or key not in family.told_tokens}
     return {
-        "architectures": [family.architecture],
+        "architectures": [family.architecture_of(config)],
         "model_type": family.model_type,
         "dtype": dtype,
         **config,

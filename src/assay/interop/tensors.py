@@ -66,4 +66,4 @@ def carries(moves: Sequence[Move], shapes: Mapping[str, tuple[int, ...]], recipe
                     heads = range(shapes[ours[0]][0])
                     yield Carry(tuple(theirs.replace("{h}", str(h)) for h in heads), ours, i, move.layout)
                 else:
-                    yield Carry((theirs,), ours, i, move.layout)
+                    yield Carry((theirs, *move.layout.beside), ours, i, move.layout)
