@@ -258,8 +258,7 @@ STEPS = {**YARN, "llama_4_scaling_beta": 0.5, "original_max_position_embeddings"
 case("ministral3", "ministral3", llama(head_dim=8, rope_parameters=STEPS))
 case("ministral3, window", "ministral3", llama(head_dim=8, sliding_window=WINDOW, rope_parameters=STEPS))
 case("ministral3, not scaled", "ministral3",
-     llama(head_dim=6, rope_parameters=theta(llama_4_scaling_beta=0.0, original_max_position_embeddings=16))
-     )  # fmt: skip
+     llama(head_dim=6, rope_parameters={**STEPS, "llama_4_scaling_beta": 0.0}))  # fmt: skip
 
 BERT = {
     "vocab_size": VOCAB, "hidden_size": D, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -271,10 +270,11 @@ MODERN = {
     "vocab_size": VOCAB, "hidden_size": D, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4,
     "max_position_embeddings": CONTEXT, "norm_eps": 1e-3, "local_attention": 2 * WINDOW, "bos_token_id": 1,
     "eos_token_id": 2, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2,
-    "rope_parameters": {"sliding_attention": theta(50.0), "full_attention": {**LINEAR, "rope_theta": 300.0}},
+    "rope_parameters": {"sliding_attention": {**LINEAR, "rope_theta": 50.0}, "full_attention": LINEAR},
 }  # fmt: skip
 case("modernbert-decoder", "modernbert-decoder", MODERN)
 case("modernbert-decoder, biases", "modernbert-decoder",
      {**MODERN, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
       "decoder_bias": False, "tie_word_embeddings": False, "classifier_activation": "relu",
+      "rope_parameters": {"sliding_attention": theta(50.0), "full_attention": theta(300.0)},
       "layer_types": [*LOCAL_GLOBAL, "full_attention"]})  # fmt: skip

@@ -168,6 +168,23 @@ class FirstRowAdded(Layout):
         return [ours[0], ours[0].new_zeros(self.rows, ours[0].shape[1])]
 
 
+@dataclass(frozen=True)
+class Twins(Layout):
+    """Two foreign tensors of which the first counts, and the second, ``other``, should hold the same numbers."""
+
+    other: str
+
+    @property
+    def beside(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.other,)
+
+    def split(self, found: list[Tensor], shapes: Shapes, mixer: Attention | None) -> list[Tensor]:
+        return [found[0]]
+
+    def join(self, ours: list[Tensor], mixer: Attention | None) -> list[Tensor]:
+        return [ours[0], ours[0].clone()]
+
+
 def _check_rows(whole: Tensor, rows: int) -> None:
     if whole.shape[0] != rows:
         raise ValueError(f"has shape {tuple(whole.shape)}, the config needs {rows} rows")

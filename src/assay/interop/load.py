@@ -183,7 +183,7 @@ def plan_of(family: Family, recipe: Recipe, store: Source, shapes: Mapping[str, 
         have = [name for name in carry.theirs if name in stored]
         for name in carry.ours:
             wanted.setdefault(name, shown([n for n in carry.theirs if n not in stored] or carry.theirs))
-        if len(have) < len(carry.theirs):
+        if len(have) < len(carry.theirs) or (carry.spare and any(name in filled for name in carry.ours)):
             continue
         for name in carry.ours:
             if name in filled:

@@ -198,10 +198,17 @@ class RopeHole(Hole):
             layer_type = str(spot.at.cases[self.by])
             put(out, "rope_parameters", {layer_type: table})
             put(out, self._theta_key(layer_type), node["theta"])
-            if scaled is not None and layer_type in self.names.scaled:
+            if scaled is not None and layer_type in self.names.scaled and self._alike(spot):
                 put(out, "rope_scaling", scaled)
         if self.names.original_key is not None and "original_seq_len" in scaling:
             put(out, self.names.original_key, scaling["original_seq_len"])
+
+    def _alike(self, spot: Spot) -> bool:
+        """Whether the one table of the older dialect says what all layers that it reaches are scaled by."""
+        if len(self.names.scaled) == 1:
+            return True
+        scalings = [layer["mixer"]["position"].get("scaling") for layer in spot.top["layers"]]
+        return all(scaling == scalings[0] for scaling in scalings)
 
 
 def _named(table: Mapping[str, Any], cfg: Config) -> dict[str, Any]:

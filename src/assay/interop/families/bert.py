@@ -12,7 +12,7 @@ from assay.interop.families.layernorm import WHOLE_HEADS
 from assay.interop.families.parts import HEADS, SIZES, TIED, WORDS, every, glu, layernorm, mlp, norms, post, two
 from assay.interop.family import Axis, Family
 from assay.interop.holes import Biases, Key, Rate, Word
-from assay.interop.layouts import FirstRowAdded, Rows
+from assay.interop.layouts import FirstRowAdded, Rows, Twins
 from assay.interop.rope import rope
 from assay.interop.template import At, Entries, Hole, Spot, collect, matches, put
 from assay.interop.tensors import Move, linear, norm, table
@@ -68,7 +68,10 @@ BERT = Family(
         *either(B + "output.LayerNorm", "layers.{i}.residual.ffn.stream_norm"),
         linear(P + "transform.dense", "head.transform.dense"),
         *either(P + "transform.LayerNorm", "head.transform.norm"),
-        Move(P.rstrip("."), ("head",), {"bias": "bias"}),
+        # transformers adds the decoder's bias, and ties the other to it where the table is tied
+        Move(P + "decoder", ("head",), {"bias": "bias"}, Twins(P + "bias")),
+        Move(P + "decoder", ("head",), {"bias": "bias"}, spare=True),
+        Move(P.rstrip("."), ("head",), {"bias": "bias"}, spare=True),
         Move(P + "decoder", ("head",), {"weight": "table"}),
     ),
     ignored={"type_vocab_size": "the row of the first segment is added to every position; the others are not read"},
@@ -76,7 +79,6 @@ BERT = Family(
         r"^bert\.pooler\.": "of the sentence classifier, not of the language model",
         r"^cls\.seq_relationship\.": "of the sentence classifier, not of the language model",
         r"^bert\.embeddings\.position_ids$": "the numbers of the positions",
-        r"^cls\.predictions\.decoder\.bias$": "the same numbers as cls.predictions.bias",
     },
     prefix="bert.",
     masked="BertForMaskedLM",
@@ -216,6 +218,7 @@ MODERNBERT_DECODER = Family(
             keys=("global_attn_every_n_layers",),
         ),
     ),
+    told_tokens=("bos_token_id", "pad_token_id"),
     ignored={"sliding_window": "half of local_attention, worked out anew"},
 )
 BERTS = (BERT, MODERNBERT_DECODER)
