@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from assay.cost import ops
-from assay.cost.core import CORE, Pairs, core
+from assay.cost.core import CORE, Pairs, core, heads_first, stores_scores
 from assay.cost.rules import Named, Tensor
 from assay.cost.tape import Store, Tape, Value
 from assay.recipe.differential import HeadPairs
@@ -27,13 +27,24 @@ def difference(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs:
     factor = _factor(tape, spec.head_dim, q.width)
     halves = []
     for _ in range(spec.cores):
-        out = core(tape, spec, q, k, ops.copy(tape, CORE, v), pairs, joined=False)
+        keys = ops.copy(tape, CORE, k) if _keys_copied(tape, spec) else k
+        out = core(tape, spec, q, keys, ops.copy(tape, CORE, v), pairs, joined=False)
         tape.count(DIFFERENCE, out.n, out.nbytes, out.nbytes // 2)
         scaled = tape.node(DIFFERENCE, Value(out.n // 2, out.width), out, keep=(out, factor))
         halves.append(tape.node(DIFFERENCE, Value(out.n // 2, out.width), out, scaled, passes=True))
     both = tape.node(DIFFERENCE, Value(q.n, q.width), *halves)
     normed = ops.norm(tape, "norms", spec.differential.norm, both, 2 * spec.head_dim)
     return ops.multiply_by(tape, DIFFERENCE, normed)
+
+
+def _keys_copied(tape: Tape, spec: Attention) -> bool:
+    """Whether each product with keys that lie token by token takes a copy of them, head by head, of its own.
+
+    Where query heads share keys, the stored core repeats them anyway.
+    """
+    alone = tape.at.batch == 1 or tape.share(spec.n_kv_heads) == 1 or tape.at.new == 1
+    stored = stores_scores(spec, tape.numerics.backend)
+    return stored and spec.n_heads == spec.n_kv_heads and not alone and not heads_first(tape, spec)
 
 
 def _factor(tape: Tape, head_dim: int, width: int) -> Store:
