@@ -63,6 +63,9 @@ EXAMPLES: dict[str, dict[str, Table]] = {
     "position": {"none": {}, "rope": {"theta": 50.0}, "alibi": {}, "t5": {"n_buckets": 8, "max_distance": 12}},
     "embedding_position": {"none": {}, "learned": {}, "sinusoidal": {}},
     "qk_norm": {"none": {}, "norm": {"over": "head", "norm": "rmsnorm"}},
+    "query_scale": {"none": {}, "by_position": {"beta": 0.5, "period": 3}},
+    "differential": {"none": {}, "pairs": {"norm": {"kind": "rmsnorm", "eps": 1e-3}}},
+    "head_transform": {"none": {}, "dense": {"activation": "gelu", "norm": "layernorm"}},
     "mixer": {
         "none": {},
         "attention": {"n_heads": 2, "n_kv_heads": 1, "head_dim": 4, "position": "rope"},
@@ -237,7 +240,7 @@ def rope(draw: Draw, head_dim: int) -> Any:
             scaling["beta_slow"] = one(draw, 0.7, 1.0, 1.2, 2.0)
             scaling["beta_fast"] = one(draw, 16.0, 4.0, 64.0)
             half(draw, scaling, "attention_factor", 1.2, 0.9, "paper")
-            half(draw, scaling, "rounded", False, True)
+            scaling["rounded"] = one(draw, False, True)
         table["scaling"] = scaling
     return "rope" if len(table) == 1 else table
 
@@ -310,6 +313,13 @@ def attention(draw: Draw, want: Wanted, d_model: int) -> Table:
     some(draw, table, "clip_qkv", 0.9, 2.5, "none")
     if maybe(draw, 2):
         table["qk_norm"] = qk_norm(draw, rotates, n_heads)
+    if maybe(draw, 5):
+        table["query_scale"] = {"kind": "by_position", "beta": one(draw, 0.5, 1.5), "period": one(draw, 3, 2)}
+        some(draw, table["query_scale"], "first", 1, 0)
+    paired = n_heads % 2 == 0 and (kv or n_heads) % 2 == 0 and maybe(draw, 4)
+    if paired:
+        table["differential"] = {"kind": "pairs", "norm": pair_norm(draw)}
+        half(draw, table["differential"], "start", 0.4, "by_depth")
     some(draw, table, "output_gate", "head", "channel", "none")
     if maybe(draw):
         names = ["q", "k", "v", "o"] + (["gate"] if table.get("output_gate", "none") != "none" else [])
@@ -319,8 +329,15 @@ def attention(draw: Draw, want: Wanted, d_model: int) -> Table:
         some(draw, table, "sinks", "per_head", "none")
     if maybe(draw):
         table["inner_norm"] = norm(draw, none=True)
-    rate(draw, want, table)
+    if not paired:
+        rate(draw, want, table)
     return table
+
+
+def pair_norm(draw: Draw) -> Any:
+    """A norm over the channels of two heads: any that normalises, or none."""
+    normed = norm(draw, none=True)
+    return "rmsnorm" if _kind(normed) == "shift" else normed
 
 
 def mixer_branch(draw: Draw, want: Wanted, d_model: int, deep: bool) -> Table:
@@ -623,6 +640,8 @@ def embedding(draw: Draw, want: Wanted) -> Table:
         if kind == "sinusoidal":
             some(draw, table["position"], "theta", 50.0, 1e3)
             half(draw, table["position"], "layout", "half", "interleaved")
+            half(draw, table["position"], "spacing", "inclusive", "paper")
+            some(draw, table["position"], "offset", 2, 1)
     if maybe(draw, 2):
         table["norm"] = norm(draw, none=True)
         if maybe(draw, 2):
@@ -635,6 +654,9 @@ def embedding(draw: Draw, want: Wanted) -> Table:
 
 def head(draw: Draw, entry: Table) -> Table:
     table: Table = {"norm": norm(draw, none=True)}
+    if maybe(draw, 5):
+        table["transform"] = {"kind": "dense", "activation": activation(draw), "norm": norm(draw, none=True)}
+        some(draw, table["transform"], "bias", True, False)
     projection = entry.get("projection")
     if entry["tied"] and projection is not None:
         table["projection"] = {"kind": "linear", "dim": projection["dim"]}
@@ -676,11 +698,19 @@ def roles_of(table: Table) -> list[str]:
     out = ["embedding"]
     if table["embedding"].get("position", {}).get("kind") == "learned" or any(_own_t5(p.get("mixer")) for p in parts):
         out.append("position")
-    if "projection" in table["embedding"] or "projection" in table["head"]:
+    if "projection" in table["embedding"] or "projection" in table["head"] or "transform" in table["head"]:
         out.append("projection")
     out += ["attn_in", "attn_value", "attn_out"] if mixes else []
     out += ["ffn_in", "ffn_out"] if feeds else []
-    return out if table["embedding"]["tied"] else [*out, "head"]
+    out += [] if table["embedding"]["tied"] else ["head"]
+    return [*out, "lambda"] if any(_differs(p.get("mixer")) for p in parts) else out
+
+
+def _differs(mixing: Any) -> bool:
+    """Differential attention in a mixer."""
+    if not isinstance(mixing, dict):
+        return False
+    return "differential" in mixing or any(_differs(branch["mixer"]) for branch in mixing.get("branches", ()))
 
 
 def _own_t5(mixing: Any) -> bool:

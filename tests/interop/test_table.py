@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from assay.interop import PENDING, Pending, families
 from assay.interop.table import markdown, rows
 
@@ -24,7 +22,6 @@ def test_what_waits_says_for_what() -> None:
     assert Pending("x", "", (("position", "rope"),)).missing == ()
 
 
-@pytest.mark.parametrize("entry", PENDING, ids=lambda p: f"{p.model_type} {p.what}".strip())
-def test_nothing_waits_for_what_is_there(entry: Pending) -> None:
+def test_nothing_waits_for_what_is_there() -> None:
     """When a kind arrives, its families get a converter and leave the list."""
-    assert entry.missing
+    assert not [entry for entry in PENDING if not entry.missing]

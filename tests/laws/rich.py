@@ -20,6 +20,7 @@ ROTARY: Table = {
     },
     "head": {
         "norm": {"kind": "layernorm", "eps": 1e-4},
+        "transform": {"kind": "dense", "activation": "gelu", "norm": {"kind": "layernorm", "eps": 1e-4}, "bias": True},
         "projection": {"kind": "linear", "dim": 7, "bias": True},
         "bias": True,
         "scale": 1.3,
@@ -65,6 +66,7 @@ ROTARY: Table = {
         "ntk": {
             "mixer": {
                 "position": {"kind": "rope", "fraction": 0.75, "scaling": {"kind": "ntk", "factor": 3.0}},
+                "query_scale": {"kind": "by_position", "beta": 0.5, "period": 4, "first": 1},
                 "output_gate": "head",
                 "inner_norm": "scalenorm",
             },
@@ -73,6 +75,8 @@ ROTARY: Table = {
             "mixer": {
                 "position": {"kind": "rope", "scaling": {"kind": "dynamic", "factor": 2.0, "original_seq_len": 6}},
                 "qk_norm": {"over": "head", "norm": {"kind": "scalenorm"}},
+                "differential": {"norm": {"kind": "rmsnorm", "eps": 1e-3}, "start": 0.3},
+                "dropout": 0.0,
             },
         },
         "longrope": {
@@ -105,7 +109,11 @@ ROTARY: Table = {
 SUMS: Table = {
     "name": "sums",
     **_SIZES,
-    "embedding": {"tied": True, "position": {"kind": "sinusoidal", "theta": 50.0}, "norm": {"kind": "layernorm"}},
+    "embedding": {
+        "tied": True,
+        "position": {"kind": "sinusoidal", "theta": 50.0, "spacing": "inclusive", "offset": 1},
+        "norm": "layernorm",
+    },
     "head": {"norm": {"kind": "scalenorm", "init": 2.0}},
     "layers": {
         "sum": {

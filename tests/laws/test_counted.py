@@ -65,7 +65,8 @@ def test_legal_pairs_are_those_of_the_masks(recipe: Recipe, new: int, past: int,
     legal = square = 0
     for layer in recipe.layers:
         for spec in attentions(layer.mixer):
-            a_pair = 4 * batch * spec.n_heads * spec.head_dim
+            cores = 1 if spec.differential.is_none else 2  # one for each half of the values
+            a_pair = 4 * batch * spec.n_heads * spec.head_dim * cores
             legal += a_pair * int(allowed(spec.span, query, key).expand(new, past + new).sum())
             square += a_pair * new * (past + new)
     total = flops_of(recipe, Work(batch, new, past)).total

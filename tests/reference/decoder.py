@@ -74,6 +74,10 @@ def mixer(w: Weights, name: str, table: Table, x: Array) -> Array:
     q = _turned(w, f"{name}.q_norm", table, q.reshape(length, heads, d_head))
     k = _turned(w, f"{name}.k_norm", table, k.reshape(length, groups, d_head))
     v = v.reshape(length, groups, d_head)
+    if "query_scale" in table:
+        q = np.array([query_scale(table["query_scale"], t) * token for t, token in enumerate(q)])
+    if "differential" in table:
+        v = paired_values(v)
     scale = table.get("scale", "inv_sqrt_head_dim")
     out = attend(
         q.transpose(1, 0, 2),
@@ -84,6 +88,8 @@ def mixer(w: Weights, name: str, table: Table, x: Array) -> Array:
         soft_cap=table.get("soft_cap"),
         sinks=w.need(f"{name}.sinks") if table.get("sinks") == "per_head" else None,
     )
+    if "differential" in table:
+        out = difference(w, f"{name}.difference", table["differential"], out, int(name.split(".")[1]))
     joined = norm(w, f"{name}.inner_norm", table.get("inner_norm", "none"), out.transpose(1, 0, 2).reshape(length, -1))
     if "output_gate" in table:
         gates = linear(w, f"{name}.gate", x)
@@ -91,6 +97,32 @@ def mixer(w: Weights, name: str, table: Table, x: Array) -> Array:
             for c in range(heads * d_head):
                 joined[t, c] *= sigmoid(float(gates[t, c // d_head if table["output_gate"] == "head" else c]))
     return linear(w, f"{name}.o", joined)
+
+
+def query_scale(rule: Table, position: int) -> float:
+    """Llama 4's attention temperature: a step each ``period`` positions."""
+    return float(1 + rule["beta"] * math.log(1 + math.floor((position + rule.get("first", 0)) / rule["period"])))
+
+
+def paired_values(v: Array) -> Array:
+    """(T, K, D) to (T, K, 2D): key/value heads g and g + K/2 both hold both values."""
+    half = v.shape[1] // 2
+    out = np.empty((*v.shape[:2], 2 * v.shape[2]))
+    for t in range(len(v)):
+        for g in range(half):
+            out[t, g] = out[t, g + half] = [*v[t, g], *v[t, g + half]]
+    return out
+
+
+def difference(w: Weights, name: str, rule: Table, out: Array, depth: int) -> Array:
+    """Ye et al. 2024 (arXiv:2410.05258), equations 1 to 4, on outputs (H, T, 2D) of maps: to (H/2, T, 2D)."""
+    q1, k1, q2, k2 = (w.need(f"{name}.lambda_{v}") for v in ("q1", "k1", "q2", "k2"))
+    start = rule.get("start", "by_depth")
+    start = 0.8 - 0.6 * math.exp(-0.3 * depth) if start == "by_depth" else start
+    factor = math.exp(q1 @ k1) - math.exp(q2 @ k2) + start
+    pairs = len(out) // 2
+    plain = [out[i] - factor * out[i + pairs] for i in range(pairs)]
+    return np.array([(1 - start) * norm(w, f"{name}.norm", rule["norm"], pair) for pair in plain])
 
 
 def _turned(w: Weights, name: str, table: Table, x: Array) -> Array:
@@ -274,7 +306,8 @@ def logits(table: Table, placement: str, norm_rule: Any, weights: Weights, ids: 
         if place["kind"] == "learned":
             x[t] += w.need("embedding.position.table")[t + place["offset"]]
         elif place["kind"] == "sinusoidal":
-            x[t] += sinusoidal_row(t, d, place.get("theta", 10_000.0), place.get("layout", "interleaved"))
+            words = {key: place[key] for key in ("spacing", "offset") if key in place}
+            x[t] += sinusoidal_row(t, d, place.get("theta", 10_000.0), place.get("layout", "interleaved"), **words)
     x = norm(w, "embedding.norm", embedding.get("norm", "none"), x)
 
     step = PLACEMENTS[placement][0]
@@ -291,6 +324,10 @@ def logits(table: Table, placement: str, norm_rule: Any, weights: Weights, ids: 
         )
 
     x = norm(w, "head.norm", head["norm"], x)
+    if "transform" in head:
+        rule = head["transform"]
+        x = rows(lambda row: activate(rule["activation"], row), linear(w, "head.transform.dense", x))
+        x = norm(w, "head.transform.norm", rule["norm"], x)
     if "projection" in head:
         x = linear(w, "head.projection", x)
     out_table = token_table if embedding["tied"] else w.need("head.table")

@@ -96,12 +96,19 @@ def rotate(x: Array, position: int, rope: dict[str, Any]) -> Array:
     return out
 
 
-def sinusoidal_row(position: int, d: int, theta: float, layout: str) -> Array:
-    """Vaswani et al. 2017 (arXiv:1706.03762), section 3.5; ``half`` puts all sines first (tensor2tensor)."""
-    pairs = (d + 1) // 2
-    angles = [position / theta ** (2 * i / d) for i in range(pairs)]
+def sinusoidal_row(position: int, d: int, theta: float, layout: str, spacing: str = "paper", offset: int = 0) -> Array:
+    """Vaswani et al. 2017 (arXiv:1706.03762), section 3.5; ``half`` puts all sines first (tensor2tensor).
+
+    ``inclusive`` is tensor2tensor's spacing: exp(-i ln(theta) / (pairs - 1)), zeros to fill up.
+    """
+    if spacing == "inclusive":
+        pairs = d // 2
+        angles = [(position + offset) * math.exp(-i * math.log(theta) / (pairs - 1)) for i in range(pairs)]
+    else:
+        pairs = (d + 1) // 2
+        angles = [(position + offset) / theta ** (2 * i / d) for i in range(pairs)]
     if layout == "half":
         row = [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
     else:
         row = [f(a) for a in angles for f in (math.sin, math.cos)]
-    return np.array(row[:d])
+    return np.array([*row, 0.0][:d])

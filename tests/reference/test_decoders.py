@@ -100,6 +100,19 @@ ATTENTION: dict[str, dict[str, Any]] = {
         "qk_norm": {"over": "head", "norm": RMS, "gain_per": "head", "order": "after_rope"}
     },
     "qk-norm of the width after rope": {"qk_norm": {"over": "width", "norm": RMS, "order": "after_rope"}},
+    "query scale": {"query_scale": {"kind": "by_position", "beta": 0.7, "period": 3}},
+    "query scale, from 1, capped": {
+        "query_scale": {"kind": "by_position", "beta": 0.7, "period": 4, "first": 1},
+        "soft_cap": 0.6,
+    },
+    "differential": {"differential": {"kind": "pairs", "norm": NORMS["no gain"]}},
+    "differential, a start": {"differential": {"kind": "pairs", "norm": LAYER, "start": 0.3}, "inner_norm": RMS},
+    "differential, MHA, no norm": {
+        "differential": {"kind": "pairs", "norm": "none"},
+        "n_kv_heads": 4,
+        "sinks": "per_head",
+        "span": WINDOW,
+    },
     "clip before qk-norm": {"clip_qkv": 0.5, "qk_norm": {"over": "head", "norm": RMS}},
     "interleaved": {"position": {**ROPE, "layout": "interleaved"}},
     "partial": {"position": {**ROPE, "fraction": 0.5}},
@@ -208,6 +221,30 @@ ENDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sinusoidal, half": (
         {"tied": False, "position": {"kind": "sinusoidal", "layout": "half", "theta": 100.0}},
         {"norm": RMS},
+    ),
+    "sinusoidal, inclusive": (
+        {"tied": True, "position": {"kind": "sinusoidal", "layout": "half", "spacing": "inclusive", "offset": 2}},
+        {"norm": RMS},
+    ),
+    "sinusoidal, inclusive, interleaved": (
+        {"tied": True, "position": {"kind": "sinusoidal", "spacing": "inclusive", "theta": 50.0}},
+        {"norm": RMS},
+    ),
+    "transform": (
+        {"tied": True},
+        {
+            "norm": "none",
+            "bias": True,
+            "transform": {"kind": "dense", "activation": "gelu", "norm": LAYER, "bias": True},
+        },
+    ),
+    "transform, projected": (
+        {"tied": False},
+        {
+            "norm": RMS,
+            "transform": {"kind": "dense", "activation": "relu", "norm": "none"},
+            "projection": {"kind": "linear", "dim": 7},
+        },
     ),
     "embedding norm": ({"tied": False, "norm": LAYER}, {"norm": LAYER}),
     "fixnorm": ({"tied": True, "norm": {"kind": "fixnorm", "radius": 3.0, "eps": 1e-5}}, {"norm": RMS}),
@@ -333,6 +370,14 @@ MUTATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "clip": ({"clip_qkv": 0.5}, {}),
     "scale": ({}, {"scale": "inv_head_dim"}),
     "order": (ATTENTION["qk-norm a head"], ATTENTION["qk-norm after rope"]),
+    "start of lambda": (
+        {"differential": {"norm": RMS, "start": 0.3}},
+        {"differential": {"norm": RMS, "start": 0.31}},
+    ),
+    "period": (
+        {"query_scale": {"kind": "by_position", "beta": 0.7, "period": 3}},
+        {"query_scale": {"kind": "by_position", "beta": 0.7, "period": 4}},
+    ),
     "eps": ({"qk_norm": {"over": "head", "norm": RMS}}, {"qk_norm": {"over": "head", "norm": {**RMS, "eps": 2e-3}}}),
 }
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from assay.cost import ops
 from assay.cost.core import Pairs, core
+from assay.cost.differential import difference, difference_tensors
 from assay.cost.parts import gain_tensors
 from assay.cost.rules import CacheSize, CostRule, Flops, Named, Tensor, Work, costs, linear
 from assay.cost.spans import kept_tokens, legal_pairs
-from assay.cost.tape import Tape, Value
+from assay.cost.tape import Store, Tape, Value
+from assay.recipe.differential import HeadPairs
 from assay.recipe.ffn import Sigmoid
 from assay.recipe.mixer import Attention, NormedQk
 from assay.recipe.norm import LayerNorm, RMSNorm
 from assay.recipe.position import Alibi, NoPosition, Rope, T5Bias
+from assay.recipe.query_scale import ByPosition
 from assay.recipe.roles import ParamRole
 
 
@@ -36,13 +39,15 @@ class AttentionCost(CostRule[Attention]):
         out += _qk_norm_tensors(spec)
         named = Named("")
         named.add("inner_norm", spec.inner_norm, spec.q_width)
+        if isinstance(spec.differential, HeadPairs):
+            out += [t.under("difference") for t in difference_tensors(spec.differential, spec.head_dim)]
         return out + named.found
 
     def flops(self, spec: Attention, d: int, work: Work) -> Flops:
         gate = 0 if spec.output_gate == "none" else _gate_width(spec)
         widths = 2 * spec.q_width + 2 * spec.kv_width + gate
         # scores and values: 2 FLOPs a channel each, by query heads whatever the number of KV heads
-        pair = 4 * spec.n_heads * spec.head_dim * work.batch
+        pair = 4 * spec.n_heads * spec.head_dim * work.batch * spec.cores
         return Flops(
             matmul=2 * work.tokens * d * widths,
             core_legal=pair * legal_pairs(spec.span, work.new, work.past),
@@ -54,7 +59,7 @@ class AttentionCost(CostRule[Attention]):
         return CacheSize(per_token, per_token * kept_tokens(spec.span, length))
 
     def trace(self, spec: Attention, d: int, tape: Tape, x: Value) -> Value:
-        """Project, clip, norm, rotate, attend, norm, gate, project: the order of :class:`Attention`."""
+        """Project, clip, norm, rotate, scale, attend, norm, gate, project: the order of :class:`Attention`."""
         bias = spec.bias
 
         def project(name: str, width: int) -> Value:
@@ -64,10 +69,13 @@ class AttentionCost(CostRule[Attention]):
         if spec.clip_qkv != "none":
             q, k, v = (_clip(tape, y) for y in (q, k, v))
         q, k = _heads(tape, spec, q, spec.n_heads), _heads(tape, spec, k, spec.n_kv_heads)
+        if isinstance(spec.query_scale, ByPosition):
+            q = _query_scale(tape, spec.query_scale, q)
         at = tape.at
         keys = min(at.past + at.new, kept_tokens(spec.span, at.past + at.new) + at.new - 1)
         pairs = Pairs(legal_pairs(spec.span, at.new, at.past), at.new * (at.past + at.new), keys)
-        out = core(tape, spec, q, k, v, pairs)
+        run = difference if isinstance(spec.differential, HeadPairs) else core
+        out = run(tape, spec, q, k, v, pairs)
         out = ops.norm(tape, "norms", spec.inner_norm, out, tape.share(spec.n_heads) * spec.head_dim)
         if spec.output_gate != "none":
             gate = project("gate", _gate_width(spec))
@@ -87,6 +95,13 @@ _SIGMOID = Sigmoid()
 def _clip(tape: Tape, x: Value) -> Value:
     tape.count("activation", 2 * x.n, x.nbytes, x.nbytes)
     return tape.node("activation", Value(x.n, x.width), x, keep=(x,))
+
+
+def _query_scale(tape: Tape, spec: ByPosition, q: Value) -> Value:
+    """Queries times one factor a position, made once a pass for all layers that share it."""
+    factor = Store(tape.at.new * q.width, ("query_scale", spec, q.width))
+    tape.count("rope", q.n, q.nbytes, q.nbytes)
+    return tape.node("rope", Value(q.n, q.width), q, keep=(factor,))
 
 
 def _heads(tape: Tape, spec: Attention, x: Value, heads: int) -> Value:

@@ -56,11 +56,18 @@ def needs_mask(spec: Attention, length: int) -> bool:
     return not isinstance(spec.span, FullSpan)
 
 
-def core(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs) -> Value:
-    """Queries, keys and values to the heads' outputs, side by side."""
-    backend = tape.numerics.backend
-    run = _stored if stores_scores(spec, backend) else _fused
-    if not (tape.train and tape.recompute_core and run is _stored):
+def core(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs, *, joined: bool = True) -> Value:
+    """Queries, keys and values to the heads' outputs; ``joined``: side by side, which may take a copy."""
+    stored = stores_scores(spec, tape.numerics.backend)
+    out = _once(tape, spec, q, k, v, pairs, stored=stored)
+    if joined and (stored or heads_first(tape, spec) or _writes_out(tape, spec)):
+        return ops.copy(tape, CORE, out)
+    return out
+
+
+def _once(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs, *, stored: bool) -> Value:
+    run = _stored if stored else _fused
+    if not (tape.train and tape.recompute_core and stored):
         return run(tape, spec, q, k, v, pairs)
     inside = Tape(tape.at, tape.numerics, tp=tape.tp)
     out = run(inside, spec, q, k, v, pairs)
@@ -92,7 +99,7 @@ def _fused(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pai
     n = heads * batch * pairs.legal
     tape.count(SOFTMAX, _softmax_flops(spec, False) * n + q.n, 0, backward_bytes=0)
     bias = _score_bias(tape, spec, q.width, pairs)
-    if tape.train and not tape.numerics.fused and (spec.dropout > 0 or isinstance(spec.position, T5Bias)):
+    if _writes_out(tape, spec):
         return _written_out(tape, spec, q, k, v, bias, heads * batch * pairs.square)
     keep: list[Value | Store] = [q, k, v, out, Store(heads * tape.tokens * tape.numerics.wide)]
     if bias is not None:
@@ -100,8 +107,12 @@ def _fused(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pai
         keep.append(Store(bias.nbytes) if masked else bias)  # with the mask added, a sum of its own
     elif needs_mask(spec, tape.at.new + tape.at.past):
         keep.append(Store(pairs.square * q.width))
-    tape.node(CORE, out, q, k, v, keep=tuple(keep), scratch=q.nbytes)
-    return ops.copy(tape, CORE, out) if heads_first(tape, spec) else out
+    return tape.node(CORE, out, q, k, v, keep=tuple(keep), scratch=q.nbytes)
+
+
+def _writes_out(tape: Tape, spec: Attention) -> bool:
+    """Whether torch's fused attention falls back to stored scores: with dropout or a learned bias, on a CPU."""
+    return tape.train and not tape.numerics.fused and (spec.dropout > 0 or isinstance(spec.position, T5Bias))
 
 
 def _written_out(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, bias: Value | None, n: int) -> Value:
@@ -113,7 +124,7 @@ def _written_out(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, bias
         keep += [Value(n, wide), Value(n, wide)]  # the noise, and its product with the probabilities
     ins = (q, k, v) if bias is None else (q, k, v, bias)
     tape.node(CORE, out, *ins, keep=tuple(keep), scratch=2 * n * wide)
-    return ops.copy(tape, CORE, ops.cast(tape, CORE, out, q.width))
+    return ops.cast(tape, CORE, out, q.width)
 
 
 def _score_bias(tape: Tape, spec: Attention, width: int, pairs: Pairs) -> Value | None:
@@ -174,4 +185,4 @@ def _stored(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pa
     tape.node(CORE, out, p, v, keep=(p, v))
     _count_core(tape, spec, pairs.square, q.nbytes, keys, keys, n * s.width, n * p.width, out.nbytes)
     tape.count(SOFTMAX, _softmax_flops(spec, True) * n + q.n, n * s.width, n * p.width)
-    return ops.copy(tape, CORE, out)  # heads side by side
+    return out

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from assay.cost.parts import ProjectionCost
+from assay.cost.parts import ProjectionCost, TransformCost
 from assay.cost.rules import CacheSize, Flops, Named, Tensor, Work, rule_of
-from assay.recipe.embedding import LinearProjection, Projection
+from assay.recipe.embedding import DenseTransform, LinearProjection, Projection
 from assay.recipe.init import Draw, Place
 from assay.recipe.layer import Layer
 from assay.recipe.position import LearnedPosition
@@ -68,11 +68,14 @@ def embedding_tensors(recipe: Recipe) -> list[Tensor]:
 
 
 def head_tensors(recipe: Recipe) -> list[Tensor]:
-    """Final norm, projection, output table (unless tied) and bias."""
+    """Final norm, transform, projection, output table (unless tied) and bias."""
     head, d = recipe.head, recipe.d_model
     named = Named("")
     named.add("norm", head.norm, d)
-    out = named.found + _projection("projection", head.projection, d, wide_out=False)
+    out = list(named.found)
+    if isinstance(head.transform, DenseTransform):
+        out += [t.under("transform") for t in TransformCost().tensors(head.transform, d)]
+    out += _projection("projection", head.projection, d, wide_out=False)
     if not recipe.embedding.tied:
         out.append(Tensor("table", (recipe.vocab_size, recipe.head_width), ParamRole.HEAD))
     if head.bias:
@@ -151,7 +154,8 @@ def flops_of(recipe: Recipe, work: Work, *, logits_for: int | None = None) -> La
         ffn += rule_of(layer.ffn).flops(layer.ffn, d, work).times(n)
     embedding, head = recipe.embedding.projection, recipe.head.projection
     at_head = work if logits_for is None else replace(work, new=logits_for)
-    out = rule_of(head).flops(head, d, at_head)
+    transform = recipe.head.transform
+    out = rule_of(head).flops(head, d, at_head) + rule_of(transform).flops(transform, d, at_head)
     out += Flops(matmul=2 * at_head.tokens * recipe.head_width * recipe.vocab_size)
     return LayerCosts(mixer, ffn, rule_of(embedding).flops(embedding, d, work), out)
 

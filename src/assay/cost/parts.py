@@ -8,7 +8,7 @@ from assay.cost import ops
 from assay.cost.rules import CacheSize, CostRule, Flops, Named, Tensor, Work, costs, linear, rule_of
 from assay.cost.tape import Tape, Value
 from assay.recipe.base import Part
-from assay.recipe.embedding import LinearProjection, NoProjection
+from assay.recipe.embedding import DenseTransform, LinearProjection, NoProjection, NoTransform
 from assay.recipe.ffn import FfnBranch, FfnSum, Glu, Mlp, NoFfn, XIelu
 from assay.recipe.mixer import MixerBranch, MixerSum, NoMixer
 from assay.recipe.norm import FixNorm, LayerNorm, NoNorm, RMSNorm, ScaleNorm, Shift
@@ -17,7 +17,9 @@ from assay.recipe.roles import ParamRole
 from assay.recipe.scale import ConstantScale, ScalarScale, VectorScale
 
 
-@costs(NoNorm, FixNorm, ConstantScale, NoEmbeddingPosition, SinusoidalPosition, NoProjection, NoFfn, NoMixer)
+@costs(
+    NoNorm, FixNorm, ConstantScale, NoEmbeddingPosition, SinusoidalPosition, NoProjection, NoTransform, NoFfn, NoMixer
+)  # fmt: skip
 class Free(CostRule[Part]):
     """No parameters, no matrix products, nothing kept."""
 
@@ -89,6 +91,26 @@ class ProjectionCost(CostRule[LinearProjection]):
 
     def flops(self, spec: LinearProjection, d: int, work: Work) -> Flops:
         return Flops(matmul=2 * work.tokens * d * spec.dim)
+
+
+@costs(DenseTransform)
+class TransformCost(CostRule[DenseTransform]):
+    """A square matrix, an activation and a norm before the output table."""
+
+    def tensors(self, spec: DenseTransform, d: int) -> list[Tensor]:
+        named = Named("")
+        if isinstance(spec.activation, XIelu):
+            named.add("act", spec.activation, d)
+        named.add("norm", spec.norm, d)
+        return linear("dense", d, d, ParamRole.PROJECTION, spec.bias) + named.found
+
+    def flops(self, spec: DenseTransform, d: int, work: Work) -> Flops:
+        return Flops(matmul=2 * work.tokens * d * d)
+
+    def trace(self, spec: DenseTransform, d: int, tape: Tape, x: Value) -> Value:
+        """Dense, activation, norm."""
+        h = ops.linear(tape, "unembedding", x, d, d, bias=spec.bias)
+        return ops.norm(tape, "norms", spec.norm, ops.activate(tape, "activation", spec.activation, h), d)
 
 
 @costs(Mlp, Glu)

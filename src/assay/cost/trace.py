@@ -96,9 +96,10 @@ def trace_head(tape: Tape, recipe: Recipe, x: Value) -> Value:
 
 
 def trace_logits(tape: Tape, recipe: Recipe, hidden: Value) -> Value:
-    """Projection, output table, bias, scale and soft-cap."""
+    """Transform, projection, output table, bias, scale and soft-cap."""
     head, op = recipe.head, "unembedding"
-    x = _project(tape, head.projection, hidden, recipe.d_model, recipe.head_width)
+    x = rule_of(head.transform).trace(head.transform, recipe.d_model, tape, hidden)
+    x = _project(tape, head.projection, x, recipe.d_model, recipe.head_width)
     made = recipe.embedding.tied and isinstance(recipe.embedding.norm, FixNorm)
     if made:
         ops.fix_rows(tape, "norms", tape.share(recipe.vocab_size), recipe.head_width, of_table=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.interop.common import SPECIAL_TOKENS
-from assay.interop.config import defaults_version
+from assay.interop.config import defaults_of, defaults_version
 from assay.interop.errors import CannotExport, InteropError, UnsupportedArchitecture, closest, shown
 from assay.interop.families import families
 from assay.interop.family import Family
@@ -156,8 +156,11 @@ def _token_ids(tokens: Mapping[str, Any]) -> dict[str, Any]:
 
 def _config(family: Family, config: Mapping[str, Any], ids: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     told = {key: value for key, value in ids.items() if value is not None or key not in family.told_tokens}
+    usual = defaults_of(family.model_type).get("pad_token_id") or 0
+    if "pad_token_id" not in told and usual >= config["vocab_size"]:
+        told["pad_token_id"] = 0  # the class's own would be a row past the table
     return {
-        "architectures": [family.architecture],
+        "architectures": [family.architecture_of(config)],
         "model_type": family.model_type,
         "dtype": dtype,
         **config,

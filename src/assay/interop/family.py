@@ -99,6 +99,7 @@ class Family:
         nested: tables inside the config, whose keys are called ``table.key`` here.
         constants: numbers that the files hold as tensors.
         told_tokens: ids of special tokens that the config class wants as numbers; never written as null.
+        masked: the class of a model whose attention sees both ways, where the family has one.
     """
 
     model_type: str
@@ -116,6 +117,11 @@ class Family:
     nested: tuple[str, ...] = ()
     constants: tuple[Constant, ...] = ()
     told_tokens: tuple[str, ...] = ()
+    masked: str = ""
+
+    def architecture_of(self, config: Mapping[str, Any]) -> str:
+        """The class that transformers builds for a config of this family."""
+        return self.masked if self.masked and not config.get("is_decoder") else self.architecture
 
     @property
     def block(self) -> Template:
@@ -200,7 +206,8 @@ class Family:
         """The config that says most of a recipe; what it loses shows when it is read again."""
         defaults = {**defaults_of(self.model_type), "model_type": self.model_type}
         top = recipe.model_dump(mode="json")
-        top["init"] = {"weights": _usual_init(top["init"])}
+        roles = {entry["role"]: entry["distribution"] for entry in top["init"]["roles"]}
+        top["init"] = {**roles, "weights": _usual_init(top["init"])}
         out: Entries = {}
         ends = Spot(At(), top, {}, top, defaults)
         both = self._ends()

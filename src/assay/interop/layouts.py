@@ -22,6 +22,7 @@ class Layout:
     """One foreign tensor is one of ours."""
 
     per_head = False  # the foreign name holds {h}: one tensor a row of ours
+    beside: tuple[str, ...] = ()  # further foreign tensors that ours is made of, by full name
 
     def split(self, found: list[Tensor], shapes: Shapes, mixer: Attention | None) -> list[Tensor]:
         """Foreign tensors to ours, of these shapes. Raises ValueError where they cannot have come from there."""
@@ -141,6 +142,47 @@ class PerHead(Layout):
 
     def join(self, ours: list[Tensor], mixer: Attention | None) -> list[Tensor]:
         return [row.clone() for row in ours[0]]
+
+
+@dataclass(frozen=True)
+class FirstRowAdded(Layout):
+    """A table to each of whose rows the first row of another, ``other``, is added: BERT's first segment.
+
+    Only the sum is ours, so what is written back has zeros in the other, ``rows`` of them.
+    """
+
+    other: str
+    rows: int = 2
+
+    @property
+    def beside(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.other,)
+
+    def split(self, found: list[Tensor], shapes: Shapes, mixer: Attention | None) -> list[Tensor]:
+        whole, other = found
+        if other.shape[1:] != whole.shape[1:]:
+            raise ValueError(f"and {self.other} have rows of {whole.shape[1]} and {other.shape[1]}")
+        return [(whole.double() + other[:1].double()).to(whole.dtype)]
+
+    def join(self, ours: list[Tensor], mixer: Attention | None) -> list[Tensor]:
+        return [ours[0], ours[0].new_zeros(self.rows, ours[0].shape[1])]
+
+
+@dataclass(frozen=True)
+class Twins(Layout):
+    """Two foreign tensors of which the first counts, and the second, ``other``, should hold the same numbers."""
+
+    other: str
+
+    @property
+    def beside(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.other,)
+
+    def split(self, found: list[Tensor], shapes: Shapes, mixer: Attention | None) -> list[Tensor]:
+        return [found[0]]
+
+    def join(self, ours: list[Tensor], mixer: Attention | None) -> list[Tensor]:
+        return [ours[0], ours[0].clone()]
 
 
 def _check_rows(whole: Tensor, rows: int) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SIDECAR = "assay_recipe.json"
 # class names of a language model; a base model's weights do where its head is tied
 LM_HEADS = ("ForCausalLM", "LMHeadModel", "LMHeadCustomModel", "Model")
+MASKED_HEADS = ("ForMaskedLM", "ForPreTraining")  # of families that have such a class
 # tensors that hold no weight, in any family
 BUFFERS = {r"\.rotary_emb\.(\w+_)?inv_freq$": "rotary frequencies, computed here"}
 
@@ -40,7 +41,7 @@ def family_of(raw: Mapping[str, Any], where: str) -> Family:
             f"{where}: model_type {name!r} is not supported{why}; nearest: {closest(name, families())}"
         )
     heads = raw.get("architectures") or [found.architecture]
-    if not any(str(head).endswith(LM_HEADS) for head in heads):
+    if not any(str(head).endswith((*LM_HEADS, *(MASKED_HEADS if found.masked else ()))) for head in heads):
         raise UnsupportedArchitecture(
             f"{where}: architectures = {heads}: only a language model ({found.architecture}) can be carried over"
         )
@@ -182,7 +183,7 @@ def plan_of(family: Family, recipe: Recipe, store: Source, shapes: Mapping[str, 
         have = [name for name in carry.theirs if name in stored]
         for name in carry.ours:
             wanted.setdefault(name, shown([n for n in carry.theirs if n not in stored] or carry.theirs))
-        if len(have) < len(carry.theirs):
+        if len(have) < len(carry.theirs) or (carry.spare and any(name in filled for name in carry.ours)):
             continue
         for name in carry.ours:
             if name in filled:

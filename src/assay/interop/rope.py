@@ -54,6 +54,7 @@ class RopeKeys:
     renamed: tuple[tuple[str, str], ...] = ()  # older names of rope types
     original_key: str | None = None  # a top-level key that holds the original length
     silent: tuple[tuple[str, Any], ...] = ()  # the whole table of a config that says nothing at all
+    beside: tuple[str, ...] = ()  # keys of the table that are not about rotation; other holes read them
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,12 @@ class RopeHole(Hole):
 
     def read(self, cfg: Config, at: At) -> Any:
         kind = None if self.by is None else str(at.cases[self.by])
-        return self._position(cfg, self._table(cfg, kind))
+        return self._position(cfg, self.table(cfg, kind))
 
     def accepts(self, node: Any, parent: Mapping[str, Any]) -> bool:
         return matches({"kind": "rope", "layout": self.layout}, node)
 
-    def _table(self, cfg: Config, layer_type: str | None) -> dict[str, Any]:
+    def table(self, cfg: Config, layer_type: str | None) -> dict[str, Any]:
         """Everything the config says of these layers' RoPE, under the new names."""
         new, old = self._new(cfg, layer_type), self._old(cfg, layer_type)
         if new is not None and (cfg.says("rope_scaling") or cfg.says(self.names.theta_key)):
@@ -151,7 +152,7 @@ class RopeHole(Hole):
                 f"{cfg.where}: unknown rope type {kind!r}; known: {shown(sorted({*_KNOWN, *_LACKING}), 20)}"
             )
         said = {key: value for key, value in table.items() if value is not None}
-        unknown = sorted(set(said) - {*_KNOWN[kind], *_ALWAYS, *_IDLE})
+        unknown = sorted(set(said) - {*_KNOWN[kind], *_ALWAYS, *_IDLE, *self.names.beside})
         if kind == "default":  # left over by writers that cleared the type only
             unknown = [key for key in unknown if key not in ("factor", "original_max_position_embeddings")]
         if unknown:
@@ -197,10 +198,17 @@ class RopeHole(Hole):
             layer_type = str(spot.at.cases[self.by])
             put(out, "rope_parameters", {layer_type: table})
             put(out, self._theta_key(layer_type), node["theta"])
-            if scaled is not None and layer_type in self.names.scaled:
+            if scaled is not None and layer_type in self.names.scaled and self._alike(spot):
                 put(out, "rope_scaling", scaled)
         if self.names.original_key is not None and "original_seq_len" in scaling:
             put(out, self.names.original_key, scaling["original_seq_len"])
+
+    def _alike(self, spot: Spot) -> bool:
+        """Whether the one table of the older dialect says what all layers that it reaches are scaled by."""
+        if len(self.names.scaled) == 1:
+            return True
+        scalings = [layer["mixer"]["position"].get("scaling") for layer in spot.top["layers"]]
+        return all(scaling == scalings[0] for scaling in scalings)
 
 
 def _named(table: Mapping[str, Any], cfg: Config) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Move:
     leaves: Mapping[str, str] = field(default_factory=lambda: LINEAR)
     layout: Layout = SAME
     form: str | None = None  # only in layers with this residual form
+    spare: bool = False  # only where no rule before it has filled ours
 
 
 def linear(theirs: str, *ours: str, layout: Layout = SAME) -> Move:
@@ -45,6 +46,7 @@ class Carry:
     ours: tuple[str, ...]
     layer: int  # -1 outside the stack
     layout: Layout
+    spare: bool = False
 
 
 def carries(moves: Sequence[Move], shapes: Mapping[str, tuple[int, ...]], recipe: Recipe) -> Iterator[Carry]:
@@ -64,6 +66,6 @@ def carries(moves: Sequence[Move], shapes: Mapping[str, tuple[int, ...]], recipe
                 theirs = f"{move.theirs.replace('{i}', str(i))}.{foreign}"
                 if move.layout.per_head:
                     heads = range(shapes[ours[0]][0])
-                    yield Carry(tuple(theirs.replace("{h}", str(h)) for h in heads), ours, i, move.layout)
+                    yield Carry(tuple(theirs.replace("{h}", str(h)) for h in heads), ours, i, move.layout, move.spare)
                 else:
-                    yield Carry((theirs,), ours, i, move.layout)
+                    yield Carry((theirs, *move.layout.beside), ours, i, move.layout, move.spare)

@@ -13,13 +13,16 @@ from torch import Tensor, nn
 from assay.model.backend import Call, scores
 from assay.model.cache import KeyValues, Room, UnsupportedCache
 from assay.model.context import Context
+from assay.model.differential import Difference
 from assay.model.norm import gain_norm
 from assay.model.parts import Linear, Module, Table, build_part, builds
 from assay.model.position import turn
+from assay.recipe.differential import HeadPairs
 from assay.recipe.mixer import Attention as AttentionSpec
 from assay.recipe.mixer import NormedQk
 from assay.recipe.norm import LayerNorm, RMSNorm
 from assay.recipe.position import Rope, T5Bias
+from assay.recipe.query_scale import ByPosition
 from assay.recipe.roles import ParamRole
 
 
@@ -43,6 +46,9 @@ class Attention(Module):
             self.gate = Linear(d, width, ParamRole.ATTN_IN, bias="gate" in bias)
         self.o = Linear(spec.q_width, d, ParamRole.ATTN_OUT, bias="o" in bias)
         self.inner_norm = build_part(spec.inner_norm, spec.q_width)
+        self.difference: Difference | None = None
+        if isinstance(spec.differential, HeadPairs):
+            self.difference = Difference(spec.differential, spec.head_dim)
         if spec.sinks == "per_head":
             self.declare("sinks", (spec.n_heads,), ParamRole.SINK, 0.0)
         else:
@@ -61,6 +67,8 @@ class Attention(Module):
             q, k, v = q.clamp(-c, c), k.clamp(-c, c), v.clamp(-c, c)
         q, k = self._heads(q, spec.n_heads, self.q_norm, ctx), self._heads(k, spec.n_kv_heads, self.k_norm, ctx)
         v = v.unflatten(-1, (spec.n_kv_heads, spec.head_dim)).transpose(1, 2)
+        if isinstance(spec.query_scale, ByPosition):
+            q = q * ctx.query_scale(spec.query_scale, q.dtype)
         if ctx.append is not None:
             k, v = ctx.state(self).extend(k, v, ctx.append)
         call = Call(
@@ -73,7 +81,10 @@ class Attention(Module):
         )
         if ctx.watches("mixer.scores"):
             ctx.show("mixer.scores", _shown_scores(q, k, call))
-        out = ctx.backend.attend(q, k, v, call).transpose(1, 2).flatten(-2)
+        if self.difference is None:
+            out = ctx.backend.attend(q, k, v, call).transpose(1, 2).flatten(-2)
+        else:
+            out = self.difference(v, lambda half: ctx.backend.attend(q, k, half, call), ctx.layer)
         out = self.inner_norm(out)
         if spec.output_gate != "none":
             gate = torch.sigmoid(self.gate(x))

@@ -14,10 +14,11 @@ from torch.nn import functional as F
 
 from assay.model.backend import Backend, Legal
 from assay.model.cache import Append, Cache, places_of
-from assay.model.position import alibi_bias, depends_on_length, rope_tables, spread, t5_buckets
+from assay.model.position import alibi_bias, depends_on_length, query_factor, rope_tables, spread, t5_buckets
 from assay.model.span import allowed, is_everything, is_plain_causal
 from assay.recipe.mixer import Attention
 from assay.recipe.position import Alibi, Rope, T5Bias
+from assay.recipe.query_scale import ByPosition
 from assay.recipe.span import Span
 
 
@@ -60,6 +61,7 @@ class Context:
     _legal: dict[str, Legal] = field(default_factory=dict)
     _rope: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     _alibi: dict[str, Tensor] = field(default_factory=dict)
+    _query: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -94,6 +96,14 @@ class Context:
             shape = (-1, 1, *own.shape[-2:])
             self._rope[key] = (own.reshape(shape), partner.reshape(shape))
         return self._rope[key]
+
+    def query_scale(self, spec: ByPosition, dtype: torch.dtype) -> Tensor:
+        """The factor on every query, (1 or B, 1, T, 1), made once a pass."""
+        key = f"{spec.beta} {spec.period} {spec.first} {dtype}"
+        if key not in self._query:
+            factor = query_factor(spec, self.positions, dtype)
+            self._query[key] = factor.reshape(-1, 1, factor.shape[-1], 1)
+        return self._query[key]
 
     def lengths(self) -> Tensor:
         """The number of real tokens in each position's row, or document: a scalar, or (B, T)."""

@@ -16,12 +16,13 @@ from torch.nn import functional as F
 from assay.model.backend import Backend, UnsupportedBackend, backend_of
 from assay.model.cache import Cache, Room, State, states_of
 from assay.model.context import Context, Probe, positions_of
+from assay.model.ffn import activation
 from assay.model.loss import Loss, cross_entropy
 from assay.model.norm import fix_rows
 from assay.model.parts import Linear, Module, Table, build_part, dropout
 from assay.model.position import sinusoidal
 from assay.model.residual import Block
-from assay.recipe.embedding import LinearProjection, Projection
+from assay.recipe.embedding import DenseTransform, LinearProjection, Projection
 from assay.recipe.mixer import attentions_of
 from assay.recipe.norm import FixNorm
 from assay.recipe.position import LearnedPosition, SinusoidalPosition
@@ -76,8 +77,24 @@ class Embedding(Table):
         return fix_rows(self.table, self.spec.norm) if isinstance(self.spec.norm, FixNorm) else self.table
 
 
+class Transform(Module):
+    """``norm(activation(dense(x)))``."""
+
+    def __init__(self, spec: DenseTransform, d: int) -> None:
+        super().__init__()
+        self.dense = Linear(d, d, ParamRole.PROJECTION, bias=spec.bias)
+        self.act = activation(spec.activation, d)
+        self.norm = build_part(spec.norm, d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.act(self.dense(x)))  # type: ignore[no-any-return]
+
+
 class Head(Module):
-    """``soft_cap(scale · (table · project(norm(x)) + bias))``. A tied table is handed in, never owned twice."""
+    """``soft_cap(scale · (table · project(transform(norm(x))) + bias))``.
+
+    A tied table is handed in, never owned twice.
+    """
 
     table: Tensor | None
     bias: Tensor | None
@@ -86,6 +103,7 @@ class Head(Module):
         super().__init__()
         spec, d = recipe.head, recipe.d_model
         self.norm = build_part(spec.norm, d)
+        self.transform = Transform(spec.transform, d) if isinstance(spec.transform, DenseTransform) else nn.Identity()
         self.projection = _projection(spec.projection, d, recipe.head_width)
         if recipe.embedding.tied:
             self.table = None
@@ -100,7 +118,7 @@ class Head(Module):
 
     def logits(self, hidden: Tensor, table: Tensor) -> Tensor:
         """Normed (..., d) to (..., V)."""
-        z = F.linear(self.projection(hidden), table, self.bias)
+        z = F.linear(self.projection(self.transform(hidden)), table, self.bias)
         z = z if self.scale == 1.0 else z * self.scale
         return z if self.soft_cap is None else self.soft_cap * torch.tanh(z / self.soft_cap)
 

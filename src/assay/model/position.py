@@ -9,6 +9,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from assay.model.parts import ByKind
 from assay.recipe.position import (
@@ -24,6 +25,7 @@ from assay.recipe.position import (
     T5Bias,
     YarnScaling,
 )
+from assay.recipe.query_scale import ByPosition
 
 
 def base_frequencies(theta: float, r: int) -> Tensor:
@@ -173,15 +175,23 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
 
 
 def sinusoidal(spec: SinusoidalPosition, d: int, positions: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sinusoidal rows: positions.shape + (d,), in ``dtype``; an odd d drops the last cosine."""
-    pairs = (d + 1) // 2
-    exponent = 2 * torch.arange(pairs, dtype=torch.float64, device=positions.device) / d
-    angle = positions.to(torch.float64).unsqueeze(-1) * spec.theta**-exponent
+    """Sinusoidal rows: positions.shape + (d,), in ``dtype``; an odd d drops the last cosine, or ends in a 0."""
+    inclusive = spec.spacing == "inclusive"
+    pairs = d // 2 if inclusive else (d + 1) // 2
+    pair = torch.arange(pairs, dtype=torch.float64, device=positions.device)
+    exponent = pair / (pairs - 1) if inclusive else 2 * pair / d
+    angle = (positions + spec.offset).to(torch.float64).unsqueeze(-1) * spec.theta**-exponent
     if spec.layout == "half":
         rows = torch.cat((angle.sin(), angle.cos()), dim=-1)
     else:
         rows = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
-    return rows[..., :d].to(dtype)
+    return F.pad(rows, (0, max(0, d - rows.shape[-1])))[..., :d].to(dtype)
+
+
+def query_factor(spec: ByPosition, positions: Tensor, dtype: torch.dtype) -> Tensor:
+    """``1 + beta · ln(1 + floor((p + first) / period))`` of every position, in ``dtype``."""
+    steps = (positions + spec.first) // spec.period
+    return (1.0 + spec.beta * torch.log1p(steps.to(torch.float64))).to(dtype)
 
 
 def alibi_slopes(spec: Alibi, n_heads: int) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import PositiveFloat, PositiveInt, SerializeAsAny
 
 from assay.recipe.base import Part, Sizes, Spec, pick
+from assay.recipe.ffn import ActivationSlot
 from assay.recipe.norm import NO_NORM, DropoutRate, NormSlot
 from assay.recipe.position import EmbeddingPositionSlot, NoEmbeddingPosition
 
@@ -34,6 +35,33 @@ class LinearProjection(Projection):
     bias: bool = False
 
 
+class HeadTransform(Part):
+    """What the head does to a state before it is compared with the table."""
+
+    slot = "head_transform"
+
+
+HeadTransformSlot = Annotated[SerializeAsAny[HeadTransform], pick(HeadTransform)]
+
+
+class NoTransform(HeadTransform):
+    """Nothing."""
+
+    kind: Literal["none"] = "none"
+
+
+class DenseTransform(HeadTransform):
+    """``norm(activation(dense(x)))`` with a square matrix, as BERT has it (Devlin et al. 2018, arXiv:1810.04805).
+
+    ``bias``: of the dense layer.
+    """
+
+    kind: Literal["dense"] = "dense"
+    activation: ActivationSlot
+    norm: NormSlot
+    bias: bool = False
+
+
 class Embedding(Spec):
     """``dropout(norm(project(scale · table[id]) + position))``.
 
@@ -54,12 +82,13 @@ class Embedding(Spec):
 
 
 class Head(Spec):
-    """``soft_cap(scale · (table · project(norm(x)) + bias))``; ``soft_cap`` c is ``c·tanh(z/c)`` (Gemma 2).
+    """``soft_cap(scale · (table · project(transform(norm(x))) + bias))``; ``soft_cap`` c is ``c·tanh(z/c)`` (Gemma 2).
 
     ``norm`` has no default: a pre-LN stack without a final norm is a choice, not an oversight.
     """
 
     norm: NormSlot
+    transform: HeadTransformSlot = NoTransform()
     projection: ProjectionSlot = NoProjection()
     bias: bool = False
     scale: PositiveFloat | Literal["inv_sqrt_d_model"] = 1.0

@@ -25,6 +25,7 @@ MATRIX_ORDER = (
     ParamRole.FFN_IN,
     ParamRole.FFN_OUT,
     ParamRole.HEAD,
+    ParamRole.LAMBDA,
 )
 
 

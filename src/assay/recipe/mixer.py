@@ -7,9 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, SerializeAsAny, field_validator, model_validator
 
 from assay.recipe.base import FillError, Part, Sizes, pick, refuse
+from assay.recipe.differential import DifferentialSlot, HeadPairs, NoDifferential, check_pairs
 from assay.recipe.ffn import names_of
 from assay.recipe.norm import NO_NORM, DropoutRate, LayerNorm, NormSlot, RMSNorm, ScaleNorm
 from assay.recipe.position import DynamicScaling, LongRopeScaling, NtkScaling, PositionSlot, Rope, YarnScaling
+from assay.recipe.query_scale import NoQueryScale, QueryScaleSlot
 from assay.recipe.roles import ParamRole
 from assay.recipe.span import FullSpan, SpanSlot
 
@@ -81,8 +83,8 @@ class Attention(Mixer):
     """Softmax attention: MHA, GQA (Ainslie et al. 2023, arXiv:2305.13245) or MQA by ``n_kv_heads``.
 
     Query head h reads key/value head ``h // (n_heads / n_kv_heads)``. Order inside: project, clip, split heads,
-    QK-norm, rotate, score ``scale · q·k``, soft-cap ``c·tanh(s/c)``, mask, softmax (with a sink logit a head), dropout,
-    sum of values, ``inner_norm`` over all heads, output gate, output projection.
+    QK-norm, rotate, ``query_scale``, score ``scale · q·k``, soft-cap ``c·tanh(s/c)``, mask, softmax (with a sink logit
+    a head), dropout, sum of values, ``differential``, ``inner_norm`` over all heads, output gate, output projection.
 
     ``scale``: ``inv_sqrt_head_dim``, ``inv_head_dim`` (muP) or a number. ``output_gate``: a sigmoid of the input, one a
     ``channel`` or one a ``head``. ``sinks``: a learned logit a head that takes probability and gives nothing.
@@ -98,6 +100,8 @@ class Attention(Mixer):
     bias: tuple[Literal["q", "k", "v", "gate", "o"], ...] = ()
     clip_qkv: PositiveFloat | Literal["none"] = "none"
     qk_norm: QkNormSlot = NoQkNorm()
+    query_scale: QueryScaleSlot = NoQueryScale()
+    differential: DifferentialSlot = NoDifferential()
     soft_cap: PositiveFloat | Literal["none"] = "none"
     sinks: Literal["none", "per_head"] = "none"
     output_gate: Literal["none", "head", "channel"] = "none"
@@ -150,6 +154,8 @@ class Attention(Mixer):
             raise refuse("qk_norm.order", "there is no rotation to come after", "after_rope", "before_rope")
         if isinstance(self.qk_norm, NormedQk) and self.qk_norm.over == "width" and self.n_heads == 1:
             raise refuse("qk_norm.over", "one head is the whole width", "width", '"head", which is the same')
+        if isinstance(self.differential, HeadPairs):
+            check_pairs(self.differential, {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads}, self.dropout)
         if "gate" in self.bias and self.output_gate == "none":
             raise refuse(
                 "bias", "a bias on a gate that does not exist", list(self.bias), "output_gate, or no gate bias"
@@ -164,6 +170,11 @@ class Attention(Mixer):
         if self.scale == "inv_head_dim":
             return 1.0 / self.head_dim
         return float(self.scale)
+
+    @property
+    def cores(self) -> int:
+        """How often scores and values are multiplied: pairs of heads take the two halves of the values in turn."""
+        return 2 if isinstance(self.differential, HeadPairs) else 1
 
     @property
     def q_width(self) -> int:

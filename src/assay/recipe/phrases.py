@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from assay.recipe.base import Part, Sizes, Spec
+from assay.recipe.differential import HeadPairs, NoDifferential
 from assay.recipe.ffn import Elu, FfnBranch, FfnSum, Glu, Mlp, NoFfn, Swish, XIelu
 from assay.recipe.mixer import Attention, MixerBranch, MixerSum, NoMixer, NoQkNorm, NormedQk
 from assay.recipe.norm import FixNorm, LayerNorm, NoNorm, RMSNorm, ScaleNorm, Shift
@@ -22,6 +23,7 @@ from assay.recipe.position import (
     T5Bias,
     YarnScaling,
 )
+from assay.recipe.query_scale import ByPosition, NoQueryScale
 from assay.recipe.span import ChunkedSpan, FixedSpan, FullSpan, GlobalSpan, StridedSpan, WindowSpan
 from assay.recipe.words import Phrase, Said, clauses, dropout_words, joined, many, number, says, value_words, words
 
@@ -38,6 +40,8 @@ _SHORT: dict[type[Spec], Phrase] = {
     DynamicScaling: lambda spec, sizes: f"dynamic NTK scaling by {number(spec.factor)} past {spec.original_seq_len:,}",
     NoMixer: lambda spec, sizes: "no mixer",
     NoQkNorm: lambda spec, sizes: "no QK-norm",
+    NoQueryScale: lambda spec, sizes: "queries not scaled by position",
+    NoDifferential: lambda spec, sizes: "no difference of maps",
     NoFfn: lambda spec, sizes: "no feed-forward part",
 }
 for _cls, _phrase in _SHORT.items():
@@ -164,11 +168,24 @@ def _qk_norm(spec: NormedQk, sizes: Sizes) -> Said:
     return f"QK-norm over {over}, {words(spec.norm, sizes)}{gain}{order}"
 
 
+@says(ByPosition)
+def _by_position(spec: ByPosition, sizes: Sizes) -> Said:
+    first = f", positions from {spec.first}" if spec.first else ""
+    return f"queries × 1 + {number(spec.beta)} ln of every {spec.period:,} positions{first}"
+
+
+@says(HeadPairs)
+def _pairs(spec: HeadPairs, sizes: Sizes) -> Said:
+    start = "by depth" if spec.start == "by_depth" else number(spec.start)
+    return f"differential: maps of paired heads subtracted, lambda from {start}, then {words(spec.norm, sizes)}"
+
+
 @says(Attention)
 def _attention(spec: Attention, sizes: Sizes) -> Said:
     out = [head_words(spec), words(spec.position, sizes), words(spec.span, sizes)]
     if not spec.qk_norm.is_none:
         out.append(words(spec.qk_norm, sizes))
+    out += [words(part, sizes) for part in (spec.query_scale, spec.differential) if not part.is_none]
     if spec.scale != "inv_sqrt_head_dim":
         out.append(f"scores scaled by {value_words(spec.scale, sizes)}")
     if spec.bias:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from assay.recipe.base import Part, Sizes, Spec
-from assay.recipe.embedding import Embedding, Head, LinearProjection, NoProjection
+from assay.recipe.embedding import DenseTransform, Embedding, Head, LinearProjection, NoProjection, NoTransform
 from assay.recipe.init import (
     DeepNormScale,
     FanIn,
@@ -18,6 +18,7 @@ from assay.recipe.init import (
     Zero,
 )
 from assay.recipe.norm import NoNorm, Norm, Shift
+from assay.recipe.phrases import activation_name
 from assay.recipe.position import LearnedPosition, NoEmbeddingPosition, SinusoidalPosition
 from assay.recipe.residual import Branch, Parallel, ParallelSharedNorm, Serial, Sublayer
 from assay.recipe.scale import UNIT_SCALE, ConstantScale, ScalarScale, Scale, VectorScale
@@ -34,7 +35,7 @@ _SHORT: dict[type[Spec], Phrase] = {
     LearnedPosition: lambda spec, sizes: (
         f"learned positions, {sizes.max_seq_len:,}" + (f" after {spec.offset:,} unused" if spec.offset else "")
     ),
-    SinusoidalPosition: lambda spec, sizes: f"sinusoidal positions, theta {number(spec.theta)}, {spec.layout}",
+    NoTransform: lambda spec, sizes: "no transform",
     Normal: lambda spec, sizes: f"N(0, {number(spec.std)}²)",
     TruncatedNormal: lambda spec, sizes: f"N(0, {number(spec.std)}²) cut at {number(spec.cutoff)} std",
     Xavier: lambda spec, sizes: joined(f"Xavier {spec.shape}", [] if spec.gain == 1 else [f"gain {number(spec.gain)}"]),
@@ -147,6 +148,19 @@ def _stream_end(norm: Norm, skip: Scale, skip_from: str, sizes: Sizes) -> list[s
 # the two ends and the start
 
 
+@says(SinusoidalPosition)
+def _sinusoidal(spec: SinusoidalPosition, sizes: Sizes) -> Said:
+    out = [f"sinusoidal positions, theta {number(spec.theta)}", spec.layout]
+    out += ["down to 1/theta inclusive"] if spec.spacing == "inclusive" else []
+    return ", ".join(out + ([f"from position {spec.offset:,}"] if spec.offset else []))
+
+
+@says(DenseTransform)
+def _transform(spec: DenseTransform, sizes: Sizes) -> Said:
+    after = "" if spec.norm.is_none else f" and {words(spec.norm, sizes)}"
+    return f"a dense layer{' with bias' if spec.bias else ''}, {activation_name(spec.activation, sizes)}{after}"
+
+
 @says(Embedding)
 def _embedding(spec: Embedding, sizes: Sizes) -> Said:
     out = ["one table with the head (tied)" if spec.tied else "a table of its own (untied)"]
@@ -160,8 +174,7 @@ def _embedding(spec: Embedding, sizes: Sizes) -> Said:
 @says(Head)
 def _head(spec: Head, sizes: Sizes) -> Said:
     out = ["no final norm" if spec.norm.is_none else f"final {words(spec.norm, sizes)}"]
-    if not spec.projection.is_none:
-        out.append(words(spec.projection, sizes))
+    out += [words(part, sizes) for part in (spec.transform, spec.projection) if not part.is_none]
     if spec.bias:
         out.append("bias")
     if spec.scale != 1:

@@ -221,9 +221,13 @@ class SinusoidalPosition(EmbeddingPosition):
     """Fixed sines and cosines (Vaswani et al. 2017, arXiv:1706.03762, §3.5).
 
     ``interleaved``: channel 2k is sin(p · theta^(-2k/d)), 2k + 1 its cosine (the paper); ``half``: all sines, then all
-    cosines (tensor2tensor).
+    cosines (tensor2tensor). ``spacing``: ``inclusive`` takes theta^(-k/(n - 1)) for pair k of n = floor(d/2), so that
+    both 1 and 1/theta are among the frequencies, and leaves an odd channel 0 (tensor2tensor, fairseq). ``offset``: the
+    number of the first position (XGLM has 2).
     """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     theta: Annotated[float, Field(gt=1.0)] = 10_000.0
     layout: Literal["half", "interleaved"] = "interleaved"
+    spacing: Literal["paper", "inclusive"] = "paper"
+    offset: NonNegativeInt = 0

@@ -15,7 +15,7 @@ from assay.recipe.embedding import Embedding, Head, LinearProjection
 from assay.recipe.init import MATRIX_ORDER, Init, Place
 from assay.recipe.layer import Layer, norms_of
 from assay.recipe.mixer import Attention, attentions_of
-from assay.recipe.position import LearnedPosition, T5Bias
+from assay.recipe.position import LearnedPosition, SinusoidalPosition, T5Bias
 from assay.recipe.roles import ParamRole
 
 
@@ -47,6 +47,11 @@ class Recipe(Spec):
             )
             if not same_dim:
                 raise refuse("head.projection", "a tied table is as wide at the head as at the embedding")
+        position = embedding.position
+        if isinstance(position, SinusoidalPosition) and position.spacing == "inclusive" and self.d_model < 4:
+            raise refuse(
+                "embedding.position.spacing", "needs two pairs of channels", "inclusive", "d_model >= 4, or paper"
+            )
         for path, norm in norms_of(head, "head"):
             if norm.kind_name == "fixnorm":
                 raise refuse(path, "fixnorm acts on embedding rows only", "fixnorm", "scalenorm, rmsnorm, layernorm")
@@ -148,7 +153,7 @@ def matrix_roles(embedding: Embedding, head: Head, layers: tuple[Layer, ...]) ->
         found.add(ParamRole.HEAD)
     if isinstance(embedding.position, LearnedPosition):
         found.add(ParamRole.POSITION)
-    if not (embedding.projection.is_none and head.projection.is_none):
+    if not (embedding.projection.is_none and head.projection.is_none and head.transform.is_none):
         found.add(ParamRole.PROJECTION)
     for layer in {id(layer): layer for layer in layers}.values():  # a stack repeats its layers
         found.update(_roles(layer))

@@ -13,7 +13,7 @@ class ParamRole(StrEnum):
 
     EMBEDDING = "embedding"  # token table, and the tied head's
     POSITION = "position"  # learned absolute positions
-    PROJECTION = "projection"  # between the embedding width and the model width
+    PROJECTION = "projection"  # between the embedding width and the model width; the head's dense layer
     ATTN_IN = "attn_in"  # query, key and output-gate projections
     ATTN_VALUE = "attn_value"  # value projection (DeepNorm scales it, not q and k)
     ATTN_OUT = "attn_out"  # writes to the residual stream
@@ -24,6 +24,7 @@ class ParamRole(StrEnum):
     BIAS = "bias"  # of projections and of norms
     SCALE = "scale"  # learned residual scalars and vectors, Fixup's scalars
     SINK = "sink"  # one logit a head
+    LAMBDA = "lambda"  # the vectors that differential attention's factor is made of
 
     @property
     def is_matrix(self) -> bool:
@@ -44,7 +45,7 @@ class ParamRole(StrEnum):
     def decays(self) -> bool:
         """Weight decay by default: matrices of the layers, the head and the projections.
 
-        Embeddings, positions, norm gains, biases, residual scales and sinks do not decay.
+        Embeddings, positions, norm gains, biases, residual scales, sinks and lambdas do not decay.
         """
         return self in DECAY_ROLES
 
@@ -53,4 +54,4 @@ HIDDEN_ROLES = frozenset(
     {ParamRole.ATTN_IN, ParamRole.ATTN_VALUE, ParamRole.ATTN_OUT, ParamRole.FFN_IN, ParamRole.FFN_OUT}
 )
 DECAY_ROLES = HIDDEN_ROLES | {ParamRole.HEAD, ParamRole.PROJECTION}
-MATRIX_ROLES = DECAY_ROLES | {ParamRole.EMBEDDING, ParamRole.POSITION}
+MATRIX_ROLES = DECAY_ROLES | {ParamRole.EMBEDDING, ParamRole.POSITION, ParamRole.LAMBDA}

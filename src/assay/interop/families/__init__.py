@@ -14,13 +14,15 @@ from assay.recipe.base import slots
 def families() -> Mapping[str, Family]:
     """The supported families, in the order in which an export prefers them."""
     from assay.interop.families.alibi import ALIBIS
+    from assay.interop.families.bert import BERTS
     from assay.interop.families.gpt import GPTS
     from assay.interop.families.layernorm import LAYERNORM
     from assay.interop.families.llama import LLAMA_LIKE
+    from assay.interop.families.llama_attention import LLAMA_ATTENTION
     from assay.interop.families.local_global import LOCAL_GLOBAL
     from assay.interop.families.opt import OPTS
 
-    every = (*LLAMA_LIKE, *LOCAL_GLOBAL, *GPTS, *LAYERNORM, *OPTS, *ALIBIS)
+    every = (*LLAMA_LIKE, *LOCAL_GLOBAL, *GPTS, *LAYERNORM, *OPTS, *ALIBIS, *LLAMA_ATTENTION, *BERTS)
     return {family.model_type: family for family in every}
 
 
@@ -39,9 +41,4 @@ class Pending:
         return tuple(f"{slot} kind {kind!r}" for slot, kind in self.needs if kind not in have.get(slot, ()))
 
 
-PENDING = (
-    Pending("diffllama", "", (("mixer", "diff_attention"),)),
-    Pending("xglm", "sines spaced over half - 1 pairs, from position 2", (("embedding_position", "shifted_sines"),)),
-    Pending("ministral3", "queries scaled by position", (("query_scale", "by_position"),)),
-    Pending("modernbert-decoder", "a dense layer in the head", (("head_transform", "dense"),)),
-)
+PENDING: tuple[Pending, ...] = ()

@@ -1,4 +1,4 @@
-"""OPT and BioGPT: learned positions that start at row 2."""
+"""OPT, BioGPT and XGLM: positions that start at row 2, learned or sinusoidal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from typing import Any
 from assay.interop.config import Config
 from assay.interop.families.gpt import EVERY_BIAS, UP_DOWN, full_attention
 from assay.interop.families.layernorm import WHOLE_HEADS
-from assay.interop.families.parts import HEADS, SIZES, TIED, layernorm, mlp, norms, post, pre, qkvo, two
+from assay.interop.families.parts import (
+    HEADS,
+    LAYER,
+    SIZES,
+    TIED,
+    ends,
+    layernorm,
+    mlp,
+    norms,
+    post,
+    pre,
+    qkvo,
+    quotient,
+    two,
+)
 from assay.interop.family import Family
-from assay.interop.holes import Biases, Key, Rate, Start, Switch
+from assay.interop.holes import Biases, Derived, Key, Rate, Start, Switch
 from assay.interop.template import At, Entries, Hole, Spot, put
 from assay.interop.tensors import linear, norm, table
 
@@ -119,4 +133,47 @@ BIOGPT = Family(
     ignored={"layer_norm_eps": "read by no released code: every norm has torch's 1e-5"},
     prefix=B,
 )
-OPTS = (OPT, BIOGPT)
+
+X_LN = layernorm(1e-5)
+XGLM = Family(
+    "xglm",
+    "XGLMForCausalLM",
+    {
+        "d_model": Key("d_model"),
+        "vocab_size": Key("vocab_size"),
+        "max_seq_len": Key("max_position_embeddings"),
+        "init": {"weights": Start("init_std")},
+        "embedding": {
+            "tied": TIED,
+            "scale": by_flag("scale_embedding", "sqrt_d_model", 1.0),
+            "position": {"kind": "sinusoidal", "layout": "half", "spacing": "inclusive", "offset": 2},
+            "dropout": DROP,
+        },
+        "block": {
+            "mixer": full_attention(
+                "none",
+                Key("attention_heads"),
+                Derived(quotient("d_model", "attention_heads")),
+                bias=EVERY_BIAS,
+                dropout=Rate("attention_dropout"),
+            ),
+            "ffn": {
+                **mlp(UP_DOWN, "activation_function", Key("ffn_dim")),
+                "dropout": Rate("activation_dropout"),
+            },
+            "residual": pre(X_LN, dropout=DROP),
+        },
+        "head": {"norm": X_LN},
+    },
+    (
+        *ends(final="model.layer_norm"),
+        *qkvo(o="out_proj"),
+        *two("fc1", "fc2", LAYER),
+        *norms(self_attn_layer_norm="mixer__input_norm", final_layer_norm="ffn__input_norm"),
+    ),
+    n_layers="num_layers",
+    # transformers zeroes the row of this number in the table of positions; those before 2 are never read
+    fixed={**NO_LAYERDROP, "pad_token_id": (0, 1)},
+    dropped={r"^model\.embed_positions\.weights$": "sines, computed here"},
+)
+OPTS = (OPT, BIOGPT, XGLM)
