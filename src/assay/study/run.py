@@ -145,7 +145,7 @@ def _opened(plan: Plan | str | Path, full: bool) -> tuple[Design, Corpus, list[s
         raise PlanError([fault("data", str(error))], plan.name) from None
     except ValueError as error:  # pydantic's
         raise PlanError([fault("data", str(error), plan.data, ", ".join(DataConfig.model_fields))], plan.name) from None
-    design = Design(plan, corpus.sha256, full)
+    design = Design(plan, corpus.sha256, full, corpus.tokenizer)
     return design, corpus, check(design, corpus)
 
 

@@ -178,40 +178,57 @@ def _parquet(path: Path, field: str) -> Iterator[Document]:
     except (OSError, arrow.ArrowException) as error:
         raise CorpusError(f"{path}: cannot be read: {error}") from None
     with closing(file):
-        names = file.schema_arrow.names
-        if field not in names:
-            raise CorpusError(f"{path}: has no column {field!r}; found {', '.join(map(repr, names)) or 'none'}")
-        kind = file.schema_arrow.field(field).type
-        held = kind.value_type if arrow.types.is_dictionary(kind) else kind
-        if not (arrow.types.is_string(held) or arrow.types.is_large_string(held)):
-            raise CorpusError(f"{path}: column {field!r} holds {kind}, not text")
-        row = 0
-        try:
-            for batch in file.iter_batches(batch_size=1024, columns=[field]):
-                for value in batch.column(0).to_pylist():
-                    row += 1
-                    place = f"{path}, row {row}"
-                    yield Document(_checked(value, field, place), place)
-        except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
-            raise CorpusError(f"{path}, after row {row}: cannot be read: {error}") from None
+        _column(file.schema_arrow, field, path)
+        yield from _rows(file.iter_batches(batch_size=1024, columns=[field]), field, path)
 
 
-def dataset(path: Path, field: str) -> Iterator[Document]:
-    """The rows of a Hugging Face dataset that was saved to disk."""
-    library = extra("datasets", path)
+def dataset_files(folder: Path) -> tuple[Path, ...]:
+    """The Arrow files of a Hugging Face dataset that was saved to disk, in their order."""
+    path = folder / "state.json"
     try:
-        held = library.load_from_disk(str(path))
-    except (OSError, ValueError) as error:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        names = [Path(entry["filename"]).name for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorpusError(f"{path}: cannot be read: {type(error).__name__}: {error}") from None
+    if state.get("_indices_files"):
+        raise CorpusError(f"{path}: rows are chosen by an index beside the data; flatten_indices() and save it again")
+    return tuple(folder / name for name in names)
+
+
+def arrow_stream(path: Path, field: str) -> Iterator[Document]:
+    """The rows of one Arrow file of a dataset, mapped, a batch at a time."""
+    arrow, ipc = extra("pyarrow", path), extra("pyarrow.ipc", path)
+    try:
+        mapped = arrow.memory_map(str(path))
+        reader = ipc.open_stream(mapped)
+    except (OSError, arrow.ArrowException) as error:
         raise CorpusError(f"{path}: cannot be read: {error}") from None
-    if isinstance(held, library.DatasetDict):
-        splits = ", ".join(str(path / name) for name in held)
-        raise CorpusError(f"{path}: holds several splits; name one: {splits}")
-    if field not in held.column_names:
-        found = ", ".join(map(repr, held.column_names)) or "none"
-        raise CorpusError(f"{path}: has no column {field!r}; found {found}")
-    for row, record in enumerate(held.select_columns([field]), 1):
-        place = f"{path}, row {row}"
-        yield Document(_checked(record[field], field, place), place)
+    with closing(mapped):
+        _column(reader.schema, field, path)
+        yield from _rows((batch.select([field]) for batch in reader), field, path)
+
+
+def _column(schema: Any, field: str, path: Path) -> None:
+    """The column is there and holds text: numbers, NaN among them, are refused before anything is read."""
+    arrow = extra("pyarrow", path)
+    if field not in schema.names:
+        raise CorpusError(f"{path}: has no column {field!r}; found {', '.join(map(repr, schema.names)) or 'none'}")
+    kind = schema.field(field).type
+    held = kind.value_type if arrow.types.is_dictionary(kind) else kind
+    if not (arrow.types.is_string(held) or arrow.types.is_large_string(held)):
+        raise CorpusError(f"{path}: column {field!r} holds {kind}, not text")
+
+
+def _rows(batches: Iterator[Any], field: str, path: Path) -> Iterator[Document]:
+    arrow, row = extra("pyarrow", path), 0
+    try:
+        for batch in batches:
+            for value in batch.column(0).to_pylist():
+                row += 1
+                place = f"{path}, row {row}"
+                yield Document(_checked(value, field, place), place)
+    except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
+        raise CorpusError(f"{path}, after row {row}: cannot be read: {error}") from None
 
 
 def _checked(value: Any, field: str, place: str) -> str:

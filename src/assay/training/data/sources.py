@@ -35,12 +35,12 @@ class Source:
         if self.kind == "embedded":
             for i, text in enumerate(texts.embedded_documents(self.name), 1):
                 yield Document(text, f"{self.name}, document {i}")
-        elif self.kind == "dataset":
-            yield from readers.dataset(self.files[0].parent, self.field)
         else:
             for path in self.files:
                 if self.kind == "stdlib":
                     yield Document(texts.source_text(path), str(path))
+                elif self.kind == "dataset":
+                    yield from readers.arrow_stream(path, self.field)
                 else:
                     yield from readers.read(path, self.field, alone=self.kind == "file")
 
@@ -106,8 +106,7 @@ def _folder(path: Path, field: str, extensions: tuple[str, ...]) -> Source:
         splits = ", ".join(str(each) for each in sorted(path.iterdir()) if each.is_dir())
         raise CorpusError(f"{path}: holds several splits; name one: {splits}")
     if (path / "state.json").exists() and (path / "dataset_info.json").exists():
-        files = tuple(sorted(p for p in path.iterdir() if p.is_file() and p.suffix in (".json", ".arrow")))
-        return Source(path.name, "dataset", files, field)
+        return Source(path.absolute().name, "dataset", readers.dataset_files(path), field)
     endings = tuple(ext if ext.startswith(".") else f".{ext}" for ext in extensions)
     files = tuple(
         p
