@@ -149,14 +149,15 @@ class _Writer:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True)
         shard = self._shard()
-        for batch in _batches(self._new(documents)):
-            self._add(shard, batch)
-            if shard.tokens >= self.shard_tokens:
+        try:
+            for batch in _batches(self._new(documents), min(_BATCH, self.shard_tokens)):
+                self._add(shard, batch)
+                if shard.tokens >= self.shard_tokens:
+                    self._close(shard)
+                    shard = self._shard()
+            if shard.tokens:
                 self._close(shard)
-                shard = self._shard()
-        if shard.tokens:
-            self._close(shard)
-        else:
+        finally:
             shard.drop()
         if not self.state.counts.tokens:
             raise CorpusError(f"corpus {self.source.name!r}: {self.state.read} documents hold no text")
@@ -330,22 +331,25 @@ class _Shard:
         return np.fromfile(self._files["documents"], dtype=RECORD)
 
     def drop(self) -> None:
+        """Remove it, unless it was closed."""
         for name, file in self._open.items():
-            file.close()
-            self._files[name].unlink()
+            if not file.closed:
+                file.close()
+                self._files[name].unlink()
 
 
 def _entry(file: Path) -> dict[str, Any]:
     return {"file": file.name, "bytes": file.stat().st_size, "sha256": sha256_of(file)}
 
 
-def _batches(documents: Iterator[tuple[Document, int]]) -> Iterator[list[tuple[Document, int]]]:
+def _batches(documents: Iterator[tuple[Document, int]], most: int) -> Iterator[list[tuple[Document, int]]]:
+    """Documents of ``most`` characters together, or a little more."""
     batch: list[tuple[Document, int]] = []
     size = 0
     for document, value in documents:
         batch.append((document, value))
         size += len(document.text)
-        if size >= _BATCH:
+        if size >= most:
             yield batch
             batch, size = [], 0
     if batch:
