@@ -76,7 +76,8 @@ def _tensors(rows: Indices, documents: Indices | None) -> Batch:
     if documents is None:
         return Batch(ids, targets)
     segments = torch.from_numpy(documents - documents[:, :1])
-    targets[segments[:, 1:] != segments[:, :-1]] = IGNORED  # the next document does not follow from this one
+    # the next document does not follow from this one; in a copy, since one row's ids and targets share their memory
+    targets = targets.masked_fill(segments[:, 1:] != segments[:, :-1], IGNORED)
     return Batch(ids, targets, segments[:, :-1].contiguous())
 
 
