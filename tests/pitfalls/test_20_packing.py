@@ -6,10 +6,13 @@ the loss at the boundary is left out, and the count agrees.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from assay.model import IGNORED
+from assay.training.data.batches import rows_of
+from assay.training.data.stream import Stream
 from tests.pitfalls.support import close, decoder, ids
 from tests.pitfalls.test_12_left_padding import KINDS
 
@@ -53,3 +56,20 @@ def test_documents_need_not_stand_together() -> None:
         got = model(mixed, segment_ids=segments)[0]
         assert close(got[0::2], model(FIRST[None, :5])[0])
         assert close(got[1::2], model(SECOND[None])[0])
+
+
+def test_the_loader_that_packs_isolates_what_it_packs() -> None:
+    """Windows of a stream of these two documents: segments, targets and positions of the loader, the model's loss."""
+    model = decoder()
+    stream = Stream.of(torch.cat((FIRST, SECOND, FIRST)).numpy(), np.array([0, 6, 11]))
+    packed = rows_of(stream, np.array([0]), 11, isolated=True)
+    assert packed.segments is not None and packed.segments.tolist() == [[0] * 6 + [1] * 5]
+    assert (packed.targets == IGNORED).nonzero().tolist() == [[0, 5], [0, 10]]
+    loss = model.loss(packed.ids, packed.targets, segment_ids=packed.segments)
+    alone = [model.loss(d[None, :-1], d[None, 1:]) for d in (FIRST, SECOND)]
+    assert int(loss.count) == 9
+    assert float(loss.sum.detach()) == pytest.approx(sum(float(a.sum.detach()) for a in alone), rel=1e-12)
+    # without isolation the boundary is trained on, and the second document sees the first
+    plain = rows_of(stream, np.array([0]), 11, isolated=False)
+    assert plain.segments is None and int((plain.targets == IGNORED).sum()) == 0
+    assert not close(model(plain.ids)[0, 6:], model(SECOND.unsqueeze(0))[0], 1e-3)

@@ -177,15 +177,14 @@ def _print_groups(config: RunConfig, json: bool) -> None:
 
 
 def _print_record(record: RunRecord, page: Path) -> None:
-    import math
-
     from assay.cli.tables import console, pairs
 
     final, timing = record.final, record.final["timing"]
     rows: list[tuple[str, str]] = [("status", f"{record.status} after {final['steps_done']} updates")]
     if final["val_loss"] is not None:
-        nats, bits = final["val_loss"], final["val_loss"] / math.log(2)
-        rows.append(("validation loss", f"{nats:.4f} nats a byte ({bits:.4f} bits), +- {final['val_stderr']:.4f}"))
+        bits = "" if final["val_bits_per_byte"] is None else f" ({final['val_bits_per_byte']:.4f} bits a byte)"
+        error = "" if final["val_stderr"] is None else f", +- {final['val_stderr']:.4f}"
+        rows.append(("validation loss", f"{final['val_loss']:.4f} nats a token{bits}{error}"))
     step = timing["step_ms"]
     rows += [
         ("parameters", f"{final['params']:,}"),

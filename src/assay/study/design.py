@@ -50,11 +50,12 @@ class Due:
 
 @dataclass
 class Design:
-    """Recipes and configurations of a plan, made once each."""
+    """Recipes and configurations of a plan, made once each; ``tokenizer`` is the corpus's."""
 
     plan: Plan
     corpus_sha256: str
     full: bool = False
+    tokenizer: str = "bytes"
     configs: dict[str, RunConfig] = field(default_factory=dict)
     _recipes: dict[tuple[str, str, str], Recipe] = field(default_factory=dict, repr=False)
     _uses: dict[tuple[str, str, Stage, float, int, str], Use] = field(default_factory=dict, repr=False)

@@ -38,7 +38,8 @@ def plan_digest(design: Design) -> str:
     """sha256 of the plan and of every model in it; ``full`` runs more of the same plan and is no part of it."""
     plan = design.plan
     body: dict[str, Any] = _pruned(plan.model_dump(mode="json"))
-    body["data"] = {k: v for k, v in plan.data.items() if k != "corpus"}  # the folder keeps the corpus's own digest
+    # the folder keeps the corpus's own digest, in which the tokenizer is
+    body["data"] = {k: v for k, v in plan.data.items() if k not in ("corpus", "tokenizer")}
     body["models"] = [
         design.recipe(part, arm, value).digest
         for part in plan.parts

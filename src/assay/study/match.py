@@ -144,14 +144,14 @@ def _settings(design: Design, part: StudyPart, corpus: Corpus) -> Iterator[Probl
     value = part.values[0] if isinstance(part, Ladder) else None
     lr = part.lr if isinstance(part, Ladder) else part.lrs[0] if isinstance(part, LrCurve | Comparison) else 1e-3
     config = design.config(part, arm, lr, 0, value)
-    tokens = config.steps * config.batch_size * config.seq_len
-    if tokens > MAX_EPOCHS * corpus.train_bytes:
-        message = f"a run sees {tokens:,} tokens, {tokens / corpus.train_bytes:.1f} times the training split"
-        yield fault("data.corpus", message, f"{corpus.train_bytes:,} tokens", f"at most {MAX_EPOCHS} passes")
-    if corpus.val_bytes < config.data.val_bytes:
-        yield fault("data.val_bytes", "more than the validation split", config.data.val_bytes, f"{corpus.val_bytes:,}")
-    if corpus.val_bytes <= config.seq_len:
-        yield fault("data.val_bytes", f"no window of {config.seq_len} + 1", corpus.val_bytes, "a larger val_bytes")
+    samples = config.steps * config.batch_size
+    tokens = samples * config.seq_len
+    most = max(corpus.epochs(samples, config.seq_len))
+    if most > MAX_EPOCHS:
+        message = f"a run sees {tokens:,} tokens, {most:.1f} times the training split"
+        yield fault("data.corpus", message, f"{corpus.train_tokens:,} tokens", f"at most {MAX_EPOCHS} passes")
+    if corpus.val_tokens <= config.seq_len:
+        yield fault("data.val_bytes", f"no window of {config.seq_len} + 1", corpus.val_tokens, "a larger val_bytes")
     if config.recipe.vocab_size < corpus.vocab_size:
         allowed = f"at least {corpus.vocab_size} ({corpus.tokenizer})"
         yield fault("base.vocab_size", "too small for the tokenizer", config.recipe.vocab_size, allowed)

@@ -18,13 +18,25 @@ def settings_of(design: Design) -> Record:
     """Everything that was set, by part."""
     plan = design.plan
     return {
-        "data": {**plan.data, "corpus": Path(plan.data.get("corpus", "stdlib")).name},
+        "data": _data(plan.data),
         "data_order": plan.data_order,
         "numerics": plan.numerics,
         "statistics": plan.statistics.model_dump(mode="json"),
         "parts": {part.name: _part_settings(design, part) for part in plan.parts},
         "notes": list(plan.notes),
     }
+
+
+def _data(data: Record) -> Record:
+    """The data's settings, files by name: where they lay decides nothing."""
+    out = {"corpus": "stdlib", **data}
+    if isinstance(out["corpus"], str):
+        out["corpus"] = Path(out["corpus"]).name
+    else:
+        out["corpus"] = [{**portion, "corpus": Path(portion["corpus"]).name} for portion in out["corpus"]]
+    if "tokenizer" in out:
+        out["tokenizer"] = Path(out["tokenizer"]).name
+    return out
 
 
 def _part_settings(design: Design, part: StudyPart) -> Record:
@@ -42,16 +54,17 @@ def _part_settings(design: Design, part: StudyPart) -> Record:
 def methods_of(design: Design, corpus: Record) -> str:
     """How the study was done, in one paragraph."""
     plan, comparison = design.plan, design.plan.comparison
+    one, tokens = ("byte", "bytes") if corpus["tokenizer"] == "bytes" else ("token", f"tokens ({corpus['tokenizer']})")
     sentences = [
-        f"Every model was trained on {corpus['train_bytes']:,} {corpus['tokenizer']} of {corpus['name']} and judged on "
-        f"{corpus['val_bytes']:,} others, the same for all, at the end of its schedule.",
+        f"Every model was trained on {corpus['train_tokens']:,} {tokens} of {corpus['name']} and judged on "
+        f"{corpus['val_tokens']:,} others, the same for all, at the end of its schedule.",
         _run_sentence(design),
         "A seed sets the weights and the order of the data."
         if plan.data_order == "by_seed"
         else "A seed sets the weights; the order of the data is the same for all.",
-        f"A run is dead when it ends above H - 0.05 = {corpus['unigram_entropy'] - 0.05:.3f} nats a byte, H being what "
-        "byte frequencies alone reach; diverged when it ends above its initial loss or after a spike that never came "
-        "back; non-finite when a loss or gradient stops being a number. Failed runs are counted, never dropped.",
+        f"A run is dead when it ends above H - 0.05 = {corpus['unigram_entropy'] - 0.05:.3f} nats a {one}, H being "
+        f"what {one} frequencies alone reach; diverged when it ends above its initial loss or after a spike that never "
+        "came back; non-finite when a loss or gradient stops being a number. Failed runs are counted, never dropped.",
     ]
     if comparison is not None:
         sentences += _comparison_sentences(design, comparison)

@@ -302,14 +302,15 @@ def load_plan(name_or_path: str | Path) -> Plan:
 
 
 def parse_plan(table: Mapping[str, Any], where: str = "plan", folder: Path | None = None) -> Plan:
-    """A plan from plain values; recipe and corpus files are relative to ``folder``."""
+    """A plan from plain values; recipe, corpus and tokenizer files are relative to ``folder``."""
+    from assay.training.data.spec import place_paths
+
     raw = dict(table)
     folder = Path() if folder is None else folder
     try:
         raw["base"] = _base(raw.get("base"), folder)
-        corpus = raw.get("data", {}).get("corpus") if isinstance(raw.get("data"), dict) else None
-        if isinstance(corpus, str) and corpus != "stdlib" and (folder / corpus).exists():
-            raw["data"] = {**raw["data"], "corpus": str((folder / corpus).resolve())}
+        if "data" in raw:
+            raw["data"] = place_paths(raw["data"], folder)
         return validated(Plan, raw, {})
     except PydanticCustomError as error:
         problems: list[Problem] = dict(error.context or {})["problems"]

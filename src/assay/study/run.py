@@ -135,17 +135,17 @@ def dry_run(plan: Plan | str | Path, full: bool = False) -> DryRun:
 def _opened(plan: Plan | str | Path, full: bool) -> tuple[Design, Corpus, list[str]]:
     """The plan read, its corpus opened, everything checked."""
     from assay.training.config import DataConfig
-    from assay.training.data import CorpusError, open_corpus
+    from assay.training.data import CorpusError, open_data
 
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     try:
         data = DataConfig.model_validate(plan.data)
-        corpus = open_corpus(data.corpus, data.val_bytes)
+        corpus = open_data(data)
     except (CorpusError, OSError) as error:
         raise PlanError([fault("data", str(error))], plan.name) from None
     except ValueError as error:  # pydantic's
-        raise PlanError([fault("data", str(error), plan.data, "corpus, val_bytes")], plan.name) from None
-    design = Design(plan, corpus.sha256, full)
+        raise PlanError([fault("data", str(error), plan.data, ", ".join(DataConfig.model_fields))], plan.name) from None
+    design = Design(plan, corpus.sha256, full, corpus.tokenizer)
     return design, corpus, check(design, corpus)
 
 

@@ -166,7 +166,7 @@ def _(part: Comparison, design: Design, known: Known, unigram_entropy: float) ->
     rules = rules_of(part, design)
     verdicts = judge(reported(primary), [reported(arm) for arm in others], reported(baseline), rules)
     for arm, verdict in zip([primary, *others], verdicts, strict=True):
-        arm["effect"] = _effect(verdict)
+        arm["effect"] = _effect(verdict, bits=design.tokenizer == "bytes")
         arm["verdict"] = verdict.word
         arm["card"] = card(baseline, arm, verdict)
         arm["sentences"] = list(verdict.sentences)
@@ -213,7 +213,8 @@ def _bundle(arm: Record) -> list[str]:
 def rules_of(part: Comparison, design: Design) -> Rules:
     """What the plan fixed for its verdict."""
     stat = design.plan.statistics
-    return Rules(stat.confidence, stat.power, part.margin, resolvable(design.plan, part), "nats a byte")
+    unit = "nats a byte" if design.tokenizer == "bytes" else "nats a token"
+    return Rules(stat.confidence, stat.power, part.margin, resolvable(design.plan, part), unit)
 
 
 def reported(arm: Record) -> Reported:
@@ -283,8 +284,8 @@ def _timed(uses: Sequence[Use], known: Known) -> Record:
     }
 
 
-def _effect(verdict: Verdict) -> Record | None:
-    return None if verdict.effect is None else verdict.effect.to_dict(bits=True)
+def _effect(verdict: Verdict, bits: bool) -> Record | None:
+    return None if verdict.effect is None else verdict.effect.to_dict(bits)
 
 
 def _mde(part: Comparison, design: Design, arms: Sequence[Reported]) -> Record:

@@ -67,7 +67,7 @@ def main(entry: str = DEFAULT_ENTRY) -> None:
 def _serve(train: Any, job: dict[str, Any], out: _Out, stop: threading.Event, corpora: dict[str, Any]) -> None:
     from assay.recipe.extension import load_carried
     from assay.training.config import RunConfig
-    from assay.training.data import open_corpus
+    from assay.training.data import open_data
 
     digest, last = job["digest"], [0.0]
 
@@ -82,7 +82,7 @@ def _serve(train: Any, job: dict[str, Any], out: _Out, stop: threading.Event, co
         config = RunConfig.from_dict(job["config"])
         key = config.data.model_dump_json()
         if key not in corpora:
-            corpora[key] = open_corpus(config.data.corpus, config.data.val_bytes)
+            corpora[key] = open_data(config.data)
         record = train(config, Path(job["folder"]), corpus=corpora[key], on_step=on_step, should_stop=stop.is_set)
     except Exception as error:  # whatever it is belongs to this run, and the study says so
         text = "".join(traceback.format_exception(error)[-3:])

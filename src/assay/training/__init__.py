@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from assay.training.checkpoint import CheckpointError, load_checkpoint
     from assay.training.config import DataConfig, Numerics, RunConfig, RunError
-    from assay.training.data import Corpus, CorpusError, bits_per_byte, open_corpus
+    from assay.training.data import Corpus, CorpusError, bits_per_byte, open_corpus, open_data
     from assay.training.evaluate import Evaluation, evaluate
     from assay.training.folder import FolderError, read_metrics
     from assay.training.loop import check_fits, train
@@ -42,6 +42,7 @@ __all__ = [
     "load_checkpoint",
     "load_record",
     "open_corpus",
+    "open_data",
     "read_metrics",
     "train",
 ]
@@ -62,6 +63,7 @@ _HOMES = {
         "CorpusError",
         "bits_per_byte",
         "open_corpus",
+        "open_data",
     ),
     "evaluate": (
         "Evaluation",

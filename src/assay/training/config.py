@@ -19,19 +19,14 @@ from assay.recipe.load import load as load_recipe
 from assay.recipe.position import LearnedPosition
 from assay.recipe.recipe import Recipe
 from assay.recipe.resolve import resolve
+from assay.training.data.spec import DataConfig as DataConfig
+from assay.training.data.spec import place_paths
 from assay.training.optim import AdamW, OptimizerSlot
 from assay.training.schedule import ScheduleSlot
 
 
 class RunError(RecipeError):
     """A run configuration that cannot be used; every fault with its place, value and what is allowed."""
-
-
-class DataConfig(Spec):
-    """The corpus: ``stdlib``, or the path of a UTF-8 text file or folder; and how much of it is for validation."""
-
-    corpus: str = "stdlib"
-    val_bytes: PositiveInt = 65_536
 
 
 class Numerics(Spec):
@@ -111,9 +106,8 @@ class RunConfig(Spec):
         recipe = table.get("recipe")
         if isinstance(recipe, str) and recipe.endswith((".toml", ".json")):
             table["recipe"] = path.parent / recipe
-        corpus = table.get("data", {}).get("corpus") if isinstance(table.get("data"), dict) else None
-        if isinstance(corpus, str) and corpus != "stdlib" and (path.parent / corpus).exists():
-            table["data"]["corpus"] = str(path.parent / corpus)
+        if "data" in table:
+            table["data"] = place_paths(table["data"], path.parent)
         return cls.from_dict(table, str(path))
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,7 +124,7 @@ class RunConfig(Spec):
     def digest(self, corpus_sha256: str) -> str:
         """sha256 of everything that decides the numbers: recipe, settings, data, plugins, numerics plan."""
         body = self.model_dump(mode="json", exclude={"recipe", "checkpoint_every", "keep"})
-        body["data"] = {"sha256": corpus_sha256}  # where the text lay does not matter
+        body["data"] = {"sha256": corpus_sha256, **self.data.identity()}  # where the text lay does not matter
         body["recipe"] = self.recipe.digest
         body["plugins"] = plugin_sources()
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -17,8 +17,9 @@ from assay.model import Decoder, UnsupportedBackend, build
 from assay.recipe.errors import Problem
 from assay.training import checkpoint as ckpt
 from assay.training.config import RunConfig, RunError
-from assay.training.data import Corpus, open_corpus
-from assay.training.data.batches import batch_of
+from assay.training.data import Corpus, open_data
+from assay.training.data.batches import batch
+from assay.training.data.check import data_problems
 from assay.training.environment import environment, provenance
 from assay.training.evaluate import Evaluation, evaluate
 from assay.training.folder import FolderError, Metrics, finite, locked, write_json
@@ -52,7 +53,7 @@ def train(
         FolderError: the folder holds another run, is in use, or is damaged.
     """
     folder = Path(folder)
-    corpus = corpus or open_corpus(config.data.corpus, config.data.val_bytes)
+    corpus = corpus or open_data(config.data)
     check_fits(config, corpus)
     digest = config.digest(corpus.sha256)
     with locked(folder):
@@ -67,20 +68,8 @@ def train(
 
 def check_fits(config: RunConfig, corpus: Corpus) -> None:
     """Refuse, before the first update, what could only fail later; raises RunError."""
-    problems = []
-    recipe = config.recipe
-    if recipe.vocab_size < corpus.vocab_size:
-        message = f"smaller than the tokenizer's {corpus.vocab_size} ({corpus.tokenizer})"
-        problems.append(Problem("recipe.vocab_size", message, recipe.vocab_size, f">= {corpus.vocab_size}", "", True))
-    need = config.batch_size * config.seq_len + 1
-    if corpus.train_bytes < need:
-        message = f"one batch needs {need:,} tokens, the training split has {corpus.train_bytes:,}"
-        problems.append(
-            Problem("batch_size", message, config.batch_size, "a smaller batch or a larger corpus", "", True)
-        )
-    if corpus.val_bytes <= config.seq_len:
-        message = f"the validation split has {corpus.val_bytes:,} tokens, no window of {config.seq_len} + 1"
-        problems.append(Problem("data.val_bytes", message, config.data.val_bytes, "a larger val_bytes", "", True))
+    samples = config.steps * config.batch_size
+    problems = data_problems(config.data, corpus, config.recipe, config.seq_len, config.batch_size, samples)
     device = config.numerics.device
     if device.startswith("cuda") and not torch.cuda.is_available():
         problems.append(Problem("numerics.device", "no CUDA device here", device, "cpu", "", True))
@@ -190,10 +179,9 @@ class _Run:
         step = self.step + 1
         wall, cpu = time.perf_counter(), time.process_time()
         device = torch.device(config.numerics.device)
-        ids, targets = batch_of(self.corpus.train, step, config.batch_size, config.seq_len, config.data_seed)
-        ids, targets = ids.to(device), targets.to(device)
-        size = config.batch_size // config.accumulate
-        micro = [(ids[i : i + size], targets[i : i + size]) for i in range(0, config.batch_size, size)]
+        first = (step - 1) * config.batch_size
+        given = batch(self.corpus, first, config.batch_size, config.seq_len, config.data_seed, config.data.packing)
+        micro = given.to(device).split(config.batch_size // config.accumulate)
         every = config.telemetry_every
         watch = LayerWatch(config.recipe.n_layers) if every and (step % every == 0 or step == 1) else None
         loss = accumulate_gradients(self.decoder, micro, z_loss=config.z_loss, precision=config.precision, probe=watch)
@@ -217,13 +205,18 @@ class _Run:
         if watch is not None:
             row.update(watch.row())
         spent = time.process_time() - cpu if device.type == "cpu" else time.perf_counter() - wall
-        row["tokens_per_s"] = ids.numel() / max(time.perf_counter() - wall, 1e-9)
+        row["tokens_per_s"] = given.ids.numel() / max(time.perf_counter() - wall, 1e-9)
         row["step_ms"] = 1e3 * spent
         return row
 
     def _evaluate(self, row: dict[str, Any]) -> None:
-        found: Evaluation = evaluate(self.decoder, self.corpus, self.config.seq_len, precision=self.config.precision)
+        config = self.config
+        packing, precision = config.data.packing, config.precision
+        found: Evaluation = evaluate(self.decoder, self.corpus, config.seq_len, packing=packing, precision=precision)
         row["val_loss"], row["val_stderr"] = found.loss, found.stderr
+        row["val_bits_per_byte"] = found.bits_per_byte
+        if found.by_part:
+            row["val_loss_by_part"] = found.by_part
         if found.loss < self.best[0]:
             self.best = (found.loss, self.step)
             if self.config.keep == "best_and_last" and self.step < self.config.steps:
@@ -259,6 +252,7 @@ def summary(rows: list[dict[str, Any]], decoder: Decoder, best: tuple[float, int
     return {
         "val_loss": last.get("val_loss"),
         "val_stderr": last.get("val_stderr"),
+        "val_bits_per_byte": last.get("val_bits_per_byte"),
         "best_val_loss": finite(best[0]),
         "best_step": best[1],
         "initial_loss": rows[0]["loss"] if rows else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,7 @@ class StepLoss:
 
 def accumulate_gradients(
     decoder: Decoder,
-    micro_batches: list[tuple[Tensor, Tensor]],
+    micro_batches: Sequence[tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]],
     *,
     z_loss: float = 0.0,
     precision: str = "fp32",
@@ -33,16 +34,18 @@ def accumulate_gradients(
     Equal to one backward pass over the concatenated batch, whatever the split and however many targets are ignored.
 
     Args:
-        micro_batches: pairs of ids and targets, (b, T) each.
+        micro_batches: ids and targets, (b, T) each, and, where documents are isolated, which document each id is of.
         z_loss: coefficient of log² Z; 0 adds nothing to the graph.
         probe: watches the first micro-batch.
     """
-    count = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
+    count = sum(int((each[1] != IGNORED).sum()) for each in micro_batches)
     device = micro_batches[0][0].device
     nats, log_z, z_squared = (torch.zeros((), device=device) for _ in range(3))
-    for i, (ids, targets) in enumerate(micro_batches):
+    for i, (ids, targets, *segments) in enumerate(micro_batches):
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            loss = decoder.loss(ids, targets, probe=probe if i == 0 else None)
+            loss = decoder.loss(
+                ids, targets, segment_ids=segments[0] if segments else None, probe=probe if i == 0 else None
+            )
         objective = loss.sum if z_loss == 0 else loss.sum + z_loss * loss.aux["z_squared"]
         if count:
             (objective / count).backward()

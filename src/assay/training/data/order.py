@@ -62,3 +62,44 @@ def window_starts(samples: Indices, n_tokens: int, seq_len: int, seed: int) -> I
         chosen = epochs == epoch
         out[chosen] = permute(places[chosen], n, key=(seed << 20) ^ int(epoch)) * seq_len
     return out
+
+
+def rank_range(first: int, count: int, rank: int, world: int) -> range:
+    """The samples of ``rank`` among the ``count`` samples of an update that starts at ``first``.
+
+    The ranges of all ranks cover the update once, in order, and differ in length by at most one.
+    """
+    return range(first + rank * count // world, first + (rank + 1) * count // world)
+
+
+def apportion(quotas: tuple[int, ...]) -> NDArray[np.int64]:
+    """A mixture's pattern: which source each of sum(quotas) samples is of, to be repeated without end.
+
+    At every prefix of n samples source s has had n·q_s/Q of them to within one (Tijdeman 1980, Discrete Math. 32: the
+    chairman assignment): of the sources that may come without running ahead, the one whose deadline is nearest.
+    """
+    q, total = np.array(quotas, dtype=np.int64), sum(quotas)
+    slack = max(2 * len(quotas) - 2, 1)  # a source is due once it is behind by 1 / slack
+    given = np.zeros(len(quotas), dtype=np.int64)
+    out = np.empty(total, dtype=np.int64)
+    for n in range(1, total + 1):
+        may = slack * (n * q - given * total) >= total
+        # the n at which source s will be behind by 1 - 1/slack
+        deadline = np.where(may, ((given + 1) * slack - 1) / q, np.inf)
+        out[n - 1] = chosen = int(np.argmin(deadline))
+        given[chosen] += 1
+    return out
+
+
+def portions_of(samples: Indices, pattern: NDArray[np.int64], quotas: tuple[int, ...]) -> tuple[Indices, Indices]:
+    """The source of each global sample, and its index among that source's samples; both (k,)."""
+    period = len(pattern)
+    if len(quotas) == 1:
+        return np.zeros_like(samples), samples
+    rank = np.empty(period, dtype=np.int64)
+    for source in range(len(quotas)):
+        chosen = pattern == source
+        rank[chosen] = np.arange(int(chosen.sum()))
+    rounds, places = samples // period, samples % period
+    sources = pattern[places]
+    return sources, rounds * np.array(quotas, dtype=np.int64)[sources] + rank[places]

@@ -1,0 +1,96 @@
+"""``assay tokenize``: from a text to a tokenizer, to tokens, to a run on them; and its faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.data.support import json_lines, texts
+
+RUN = """
+recipe = "tiny.toml"
+seq_len = 16
+batch_size = 4
+steps = 4
+eval_every = 2
+data = {corpus = [{corpus = "tokens", weight = 3}, {corpus = "more.jsonl"}], tokenizer = "tok.json", val_bytes = 400}
+schedule = {kind = "cosine", lr = 3e-3}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenize")
+    json_lines(folder / "a.jsonl", texts(60))
+    json_lines(folder / "more.jsonl", texts(40, seed=1))
+    (folder / "tiny.toml").write_text('extends = "tiny/base"\nvocab_size = 320\nn_layers = 1\n')
+    (folder / "run.toml").write_text(RUN)
+    (folder / "bad.txt").write_bytes(b"fine\nna\xefve\n")
+    return folder
+
+
+def assay(place: Path, *argv: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "ASSAY_CACHE": str(place / "cache"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "assay", *argv]
+    out = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, check=False)
+    assert out.returncode == code, out.stderr
+    assert "Traceback" not in out.stderr
+    return out
+
+
+def as_json(place: Path, *argv: str) -> Any:
+    return json.loads(assay(place, *argv, "--json").stdout)
+
+
+def test_from_text_to_a_run(place: Path) -> None:
+    trained = as_json(place, "tokenize", "train", "a.jsonl", "--vocab-size", "320", "-o", "tok.json")
+    assert (trained["vocab_size"], trained["documents"]) == (320, 60)
+    made = as_json(place, "tokenize", "a.jsonl", "tokens", "--tokenizer", "tok.json", "--shard-tokens", "1e3")
+    assert made["tokenizer"]["sha256"] == trained["sha256"]
+    assert made["bytes"] == trained["bytes"] and made["documents"] == 60 and made["shards"] > 1
+    assert made["tokens"] < made["bytes"] == pytest.approx(made["bytes_per_token"] * made["tokens"])
+    assert "tok (320)" in assay(place, "tokenize", "more.jsonl", "again", "--tokenizer", "tok.json").stdout
+
+    run = as_json(place, "train", "run.toml")
+    manifest = json.loads((place / "runs" / "run" / "manifest.json").read_text())
+    assert manifest["corpus"]["tokenizer_sha256"] == trained["sha256"]
+    assert manifest["corpus"]["name"] == "tokens 0.75 + more.jsonl 0.25"
+    bits = run["final"]["val_bits_per_byte"]
+    assert 0 < bits < run["final"]["val_loss"] / 0.69  # a token is more than a byte
+    rows = [json.loads(line) for line in (place / "runs" / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert set(rows[1]["val_loss_by_part"]) == {"tokens", "more.jsonl"}
+    assert "bits a byte" in assay(place, "train", "run.toml").stdout
+
+    assert "exists and is not overwritten" in assay(place, "tokenize", "a.jsonl", "tokens", code=2).stderr
+    shard = place / "tokens" / "tokens-00001.bin"
+    shard.write_bytes(b"\1" + shard.read_bytes()[1:])
+    assert "tokens-00001.bin: not what was written" in assay(place, "train", "run.toml", "--out", "x", code=2).stderr
+    assert not (place / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("none.txt", "out"), "no such file or folder"),
+        (("bad.txt", "out"), "bad.txt, line 2: not UTF-8"),
+        (("a.jsonl", "out", "--field", "body"), "a.jsonl, line 1: has no field 'body'; found 'text'"),
+        (("a.jsonl", "out", "--tokenizer", "none.json"), "none.json': cannot be read"),
+        (("a.jsonl", "out", "--bos", "B"), "cannot be chosen"),
+        (("a.jsonl",), "OUT is missing"),
+        (("a.jsonl", "out", "--vocab-size", "300"), "only after `tokenize train`"),
+        (("train", "a.jsonl"), "--vocab-size N and --out FILE are needed"),
+        (("train", "a.jsonl", "--vocab-size", "100", "-o", "new.json"), "257 tokens already"),
+        (("train", "a.jsonl", "--vocab-size", "300", "-o", "run.toml"), "not overwritten"),
+        (("train", "a.jsonl", "--vocab-size", "300", "-o", "new.json", "--eos", "E"), "has no effect"),
+    ],
+)
+def test_a_fault_is_told_and_nothing_is_left(place: Path, argv: tuple[str, ...], said: str) -> None:
+    assert said in assay(place, "tokenize", *argv, code=2).stderr
+    assert not (place / "out").exists() and not (place / "new.json").exists()
+    assert not list(place.glob(".*"))
