@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from assay.model import IGNORED, Decoder, Probe
+from assay.training.telemetry import both
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ def accumulate_gradients(
     z_loss: float = 0.0,
     precision: str = "fp32",
     probe: Probe | None = None,
+    watch: Probe | None = None,
 ) -> StepLoss:
     """Add to ``.grad`` the gradient of the mean loss over all micro-batches together.
 
@@ -36,16 +38,16 @@ def accumulate_gradients(
         micro_batches: pairs of ids and targets, (b, T) each.
         z_loss: coefficient of log² Z; 0 adds nothing to the graph.
         probe: watches the first micro-batch.
+        watch: watches every micro-batch.
     """
     count = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
     device = micro_batches[0][0].device
     nats, log_z, z_squared = (torch.zeros((), device=device) for _ in range(3))
     for i, (ids, targets) in enumerate(micro_batches):
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            loss = decoder.loss(ids, targets, probe=probe if i == 0 else None)
-        objective = loss.sum if z_loss == 0 else loss.sum + z_loss * loss.aux["z_squared"]
+            loss = decoder.loss(ids, targets, probe=both(probe if i == 0 else None, watch), z_loss=z_loss)
         if count:
-            (objective / count).backward()
+            (loss.aux["objective"] / count).backward()
         nats = nats + loss.sum.detach().float()
         log_z = log_z + loss.aux["log_z"].float()
         z_squared = z_squared + loss.aux["z_squared"].detach().float()

@@ -19,8 +19,13 @@ def windows(tokens: NDArray[np.uint8], starts: NDArray[np.int64], seq_len: int) 
 
 def batch_of(tokens: NDArray[np.uint8], step: int, batch_size: int, seq_len: int, seed: int) -> tuple[Tensor, Tensor]:
     """The batch of update ``step`` (from 1): global samples (step - 1)·batch_size onward."""
-    samples = np.arange((step - 1) * batch_size, step * batch_size, dtype=np.int64)
-    return windows(tokens, window_starts(samples, tokens.size, seq_len, seed), seq_len)
+    return samples(tokens, (step - 1) * batch_size, batch_size, seq_len, seed)
+
+
+def samples(tokens: NDArray[np.uint8], first: int, size: int, seq_len: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Global samples first .. first + size - 1."""
+    indices = np.arange(first, first + size, dtype=np.int64)
+    return windows(tokens, window_starts(indices, tokens.size, seq_len, seed), seq_len)
 
 
 def validation_starts(tokens: NDArray[np.uint8], seq_len: int) -> NDArray[np.int64]:
