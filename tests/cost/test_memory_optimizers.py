@@ -14,6 +14,9 @@ from assay.cost import budget, find_optimizer, tensors_of
 from assay.cost.optimizers import held_of, local_shape, sharded, state_bytes
 from assay.model import build, mean, named_params
 from assay.recipe import Recipe, load
+from assay.recipe.base import kinds_of, make
+from assay.training.optim import OptimizerSpec
+from assay.training.optim.groups import optimizer_groups
 from tests.cost.measure import shape
 
 
@@ -63,6 +66,38 @@ def test_state_is_that_of_the_optimizer(recipe: str, name: str, dtype: str) -> N
         == train["gradients_bytes"]
         == sum(p.nbytes for p in build(model, dtype=real).parameters())
     )
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "adam_l2": {},
+    "sgd": {},
+    "sgd without momentum": {"kind": "sgd", "momentum": 0.0},
+    "muon": {},
+    "normuon": {"kind": "muon", "neuron_beta": 0.95},
+    "soap": {},
+    "cautious adamw": {"kind": "adamw", "decay_where": "aligned"},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("recipe", ["gpt2-like", "tiny/qk-norm", "tiny/layerscale"])
+def test_state_is_that_of_each_kind_of_a_run(recipe: str, name: str) -> None:
+    """Every optimizer that a run can name, after one update that moved something."""
+    model = shape(embedding__position="learned") if recipe == "gpt2-like" else load(recipe)
+    spec = make(OptimizerSpec, {"kind": name, **KINDS[name]}, {})
+    decoder = build(model)
+    optimizer = spec.make(optimizer_groups(decoder, spec, model), 1e-3)
+    ids = torch.zeros(2, 8, dtype=torch.long)
+    for _ in range(2):
+        mean(decoder.loss(ids, ids)).backward()
+        optimizer.step()
+    found = sum(t.nbytes for state in optimizer.state.values() for key, t in state.items() if key != "step")
+    assert budget(model, 2, 8, "fp32", optimizer=spec.ledger).memory.train["optimizer_bytes"] == found
+
+
+def test_every_kind_of_a_run_is_measured() -> None:
+    assert {table.get("kind", name) for name, table in KINDS.items()} == set(kinds_of(OptimizerSpec))
 
 
 def test_step_counters_are_told_apart() -> None:

@@ -163,17 +163,21 @@ def page_record(record: RunRecord) -> dict[str, Any]:
 def _print_groups(config: RunConfig, json: bool) -> None:
     from assay.cli.tables import console, ruled
     from assay.model import build
-    from assay.training import decay_groups, groups_table
+    from assay.training.optim.groups import groups_table, optimizer_groups
 
-    rows = groups_table(decay_groups(build(config.recipe, device="meta"), config.optimizer.weight_decay))
+    model = build(config.built, device="meta")
+    rows = groups_table(optimizer_groups(model, config.optimizer, config.recipe, config.parametrization))
     if json:
         print_json(rows)
         return
     cells = [
-        (r["name"], "x".join(map(str, r["shape"])) or "scalar", r["role"], r["group"], f"{r['weight_decay']:g}")
+        (
+            r["name"], "x".join(map(str, r["shape"])) or "scalar", r["role"], r["rule"],
+            f"{r['weight_decay']:g}", f"{r['lr_scale']:g}",
+        )
         for r in rows
-    ]
-    console().print(ruled(("parameter", "shape", "role", "group", "decay"), cells, right=(4,)))
+    ]  # fmt: skip
+    console().print(ruled(("parameter", "shape", "role", "rule", "decay", "lr x"), cells, right=(4, 5)))
 
 
 def _print_record(record: RunRecord, page: Path) -> None:

@@ -44,6 +44,7 @@ class Rule(NamedTuple):
 RULES: dict[str, Rule] = {
     "adamw": Rule(2, 2, "two moments (Loshchilov & Hutter 2019, arXiv:1711.05101)"),
     "muon": Rule(1, 2, "one momentum for hidden matrices, AdamW for the rest (Jordan et al. 2024)"),
+    "normuon": Rule(1, 2, "Muon, and one number a row of hidden matrices (Li et al. 2025, arXiv:2510.05491)"),
     "soap": Rule(2, 2, "two moments, and for hidden matrices two factors and their bases (arXiv:2409.11321)"),
     "momentum": Rule(1, 1, "SGD with momentum"),
     "lion": Rule(1, 1, "one momentum (Chen et al. 2023, arXiv:2302.06675)"),
@@ -67,7 +68,7 @@ class OptimizerPlan(NamedTuple):
         return self.ledger == "autocast"
 
     def bytes_per_param(self, *, hidden: bool = False) -> dict[str, int]:
-        """Bytes of one parameter, of a hidden matrix or of anything else (SOAP's factors apart)."""
+        """Bytes of one parameter, of a hidden matrix or of anything else (SOAP's factors, NorMuon's rows apart)."""
         rule = RULES[self.rule]
         out = {
             "weights": self.weights,
@@ -127,12 +128,15 @@ def find_optimizer(name: str | None, dtype: str, width: int) -> OptimizerPlan:
 
 
 class Held(NamedTuple):
-    """Parameters that a device holds: all, those in hidden matrices, tensors, and state beyond a number an element."""
+    """Parameters that a device holds: all, those in hidden matrices, tensors, state beyond a number an element (SOAP's
+    factors), and rows of hidden matrices.
+    """
 
     params: int = 0
     hidden: int = 0
     tensors: int = 0
     factors: int = 0
+    rows: int = 0
 
     def plus(self, other: Held, times: int = 1) -> Held:
         return Held(*(a + b * times for a, b in zip(self, other, strict=True)))
@@ -140,7 +144,7 @@ class Held(NamedTuple):
 
 def held_of(tensors: Iterable[Tensor], tp: int = 1, kv_rows: int = 0) -> Held:
     """What a device of ``tp`` holds of these parameters; of keys and values at least ``kv_rows`` rows, one head."""
-    params = hidden = count = factors = 0
+    params = hidden = count = factors = rows = 0
     for t in tensors:
         shape = local_shape(t, tp)
         if kv_rows and t.name.startswith(_KEYS_VALUES, t.name.find("mixer")):
@@ -149,8 +153,9 @@ def held_of(tensors: Iterable[Tensor], tp: int = 1, kv_rows: int = 0) -> Held:
         params, count = params + n, count + 1
         if t.role.is_hidden_matrix and len(shape) == 2:
             hidden += n
+            rows += shape[0]
             factors += sum(2 * side * side for side in shape if side <= _PRECONDITIONED)
-    return Held(params, hidden, count, factors)
+    return Held(params, hidden, count, factors, rows)
 
 
 _ROWS = ("attn_in", "attn_value", "ffn_in", "embedding", "head")  # split over outputs, or over the vocabulary
@@ -182,7 +187,8 @@ def state_bytes(plan: OptimizerPlan, held: Held) -> int:
     """Bytes of optimizer state; step counters (4 bytes a tensor in torch) are not in it."""
     rule = RULES[plan.rule]
     n = rule.hidden * held.hidden + rule.other * (held.params - held.hidden)
-    return plan.state * (n + (held.factors if plan.rule == "soap" else 0))
+    apart = {"soap": held.factors, "normuon": held.rows}
+    return plan.state * (n + apart.get(plan.rule, 0))
 
 
 class StateBytes(NamedTuple):

@@ -17,6 +17,7 @@ from assay.model.backend import Backend, UnsupportedBackend, backend_of
 from assay.model.cache import Cache, Room, State, states_of
 from assay.model.context import Context, Probe, positions_of
 from assay.model.ffn import activation
+from assay.model.linear_loss import linear_cross_entropy
 from assay.model.loss import Loss, cross_entropy
 from assay.model.norm import fix_rows
 from assay.model.parts import Linear, Module, Table, build_part, dropout
@@ -255,14 +256,28 @@ class Decoder(nn.Module):
         segment_ids: Tensor | None = None,
         *,
         probe: Probe | None = None,
+        z_loss: float = 0.0,
     ) -> Loss:
         """Summed cross-entropy in nats. ``targets`` (B, T) stand at the position that predicts them; -100 is ignored.
 
-        Logits are made a chunk of tokens at a time, never whole.
+        Logits are made a chunk of tokens at a time, never whole. ``aux["objective"]`` is the sum with ``z_loss`` times
+        the sum of log² Z; its gradient is the one made beside the value.
         """
         features = self.features(ids, padding_mask, segment_ids, probe=probe)
-        loss = cross_entropy(features.hidden.flatten(0, 1), targets.flatten(), self.unembed, self.recipe.vocab_size)
+        loss = self._cross_entropy(features.hidden.flatten(0, 1), targets.flatten(), z_loss)
         return replace(loss, aux={**features.aux, **loss.aux})
+
+    def _cross_entropy(self, hidden: Tensor, targets: Tensor, z_loss: float) -> Loss:
+        head = self.head
+        table = head.table if head.table is not None else self.embedding.rows()
+        if hasattr(table, "device_mesh"):  # a sharded table is gathered by the operations on it
+            loss = cross_entropy(hidden, targets, self.unembed, self.recipe.vocab_size)
+            objective = loss.sum + z_loss * loss.aux["z_squared"] if z_loss else loss.sum
+            return replace(loss, aux={**loss.aux, "objective": objective})
+        x = head.projection(hidden)
+        return linear_cross_entropy(
+            x, table, head.bias, targets, scale=head.scale, soft_cap=head.soft_cap, z_loss=z_loss
+        )
 
     def _context(
         self,

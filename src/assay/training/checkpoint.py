@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     rng: dict[str, Tensor]
     state: dict[str, Any]
+    ema: dict[str, Tensor] = field(default_factory=dict)
 
 
 def optimizer_tensors(decoder: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -51,12 +52,13 @@ def optimizer_tensors(decoder: Decoder, optimizer: torch.optim.Optimizer) -> dic
 def restore_optimizer(decoder: Decoder, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Put state back by name. Raises CheckpointError for state of a parameter that the model does not have."""
     by_name = {p.name: p.param for p in named_params(decoder)}
+    fused = {id(p) for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
     for key, value in tensors.items():
         entry, _, name = key.partition("/")
         if name not in by_name:
             raise CheckpointError(f"optimizer state for {name!r}, which the model does not have")
         param = by_name[name]
-        home = param.device if entry != "step" or optimizer.defaults.get("fused") else torch.device("cpu")
+        home = torch.device("cpu") if entry == "step" and id(param) not in fused else param.device
         optimizer.state[param][entry] = value.to(home)
 
 
@@ -76,9 +78,17 @@ def restore_rng(tensors: dict[str, Tensor]) -> None:
 
 
 def save_checkpoint(
-    root: Path, step: int, decoder: Decoder, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    root: Path,
+    step: int,
+    decoder: Decoder,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    ema: dict[str, Tensor] | None = None,
 ) -> Path:
-    """Write ``root/step-<n>``: beside it first, flushed to disk, then renamed. Litter of earlier tries is removed."""
+    """Write ``root/step-<n>``: beside it first, flushed to disk, then renamed. Litter of earlier tries is removed.
+
+    ``ema``: a running mean of the weights, by name.
+    """
     target = root / f"step-{step:08d}"
     root.mkdir(parents=True, exist_ok=True)
     for litter in root.glob(".partial-*"):
@@ -92,6 +102,7 @@ def save_checkpoint(
             "model": {p.name: p.param.detach() for p in named_params(decoder)},
             "optimizer": optimizer_tensors(decoder, optimizer),
             "rng": rng_tensors(),
+            **({} if ema is None else {"ema": ema}),
         }
         sums = {}
         for name, tensors in parts.items():
@@ -135,9 +146,10 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     try:
         parts = [load_file(folder / f"{name}.safetensors") for name in ("model", "optimizer", "rng")]
+        ema = load_file(folder / "ema.safetensors") if "ema.safetensors" in index["sha256"] else {}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: {error}") from None
-    return Checkpoint(folder, int(index["step"]), parts[0], parts[1], parts[2], index["state"])
+    return Checkpoint(folder, int(index["step"]), parts[0], parts[1], parts[2], index["state"], ema)
 
 
 def checkpoints(root: Path) -> list[Path]:

@@ -6,22 +6,33 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from assay.recipe.base import Spec, problems_of, refuse, validated
+from assay.recipe.base import Spec, problems_of, validated
 from assay.recipe.errors import Problem, RecipeError
 from assay.recipe.extension import plugin_sources
 from assay.recipe.load import load as load_recipe
-from assay.recipe.position import LearnedPosition
+from assay.recipe.parametrization import STANDARD, ParametrizationSlot
 from assay.recipe.recipe import Recipe
 from assay.recipe.resolve import resolve
+from assay.training.consistency import faults
 from assay.training.data.spec import DataConfig as DataConfig
 from assay.training.data.spec import place_paths
 from assay.training.optim import AdamW, OptimizerSlot
+from assay.training.ramp import BatchPlan, NoRamp, RampSlot
 from assay.training.schedule import ScheduleSlot
 
 
@@ -34,6 +45,7 @@ class Numerics(Spec):
 
     attention: Literal["auto", "sdpa", "reference"] = "auto"
     compile: bool = False
+    deterministic: bool = False  # only kernels whose sums have one order; an operation without one is an error
     threads: PositiveInt = 1
     device: str = "cpu"
 
@@ -43,7 +55,9 @@ class RunConfig(Spec):
 
     ``batch_size`` sequences of ``seq_len`` tokens an update, in ``accumulate`` equal parts; ``clip`` bounds the global
     gradient norm; ``z_loss`` times log² Z joins the loss; ``eval_every`` and ``telemetry_every`` count updates (0: at
-    the end only, and never). ``checkpoint_every`` and ``keep`` do not decide any number.
+    the end only, and never). ``ramp`` lets the batch grow; its parts stay ``batch_size / accumulate`` sequences.
+    ``parametrization`` scales start, multipliers and rates with the recipe's size; ``ema`` is the decay of a running
+    mean of the weights, evaluated beside them. ``checkpoint_every`` and ``keep`` do not decide any number.
     """
 
     recipe: Recipe
@@ -56,6 +70,9 @@ class RunConfig(Spec):
     data_seed: NonNegativeInt = 0
     optimizer: OptimizerSlot = AdamW()
     schedule: ScheduleSlot
+    parametrization: ParametrizationSlot = STANDARD
+    ramp: RampSlot = NoRamp()
+    ema: Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["none"] = "none"
     clip: PositiveFloat | Literal["none"] = 1.0
     z_loss: NonNegativeFloat = 0.0
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -67,18 +84,24 @@ class RunConfig(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
-        if self.batch_size % self.accumulate:
-            raise refuse("accumulate", f"does not divide batch_size = {self.batch_size}", self.accumulate)
-        recipe = self.recipe
-        if isinstance(recipe.embedding.position, LearnedPosition) and self.seq_len > recipe.max_seq_len:
-            raise refuse(
-                "seq_len", "beyond the learned positions", self.seq_len, f"at most max_seq_len = {recipe.max_seq_len}"
-            )
-        warmup = getattr(self.schedule, "warmup", 0)
-        rest = warmup + getattr(self.schedule, "decay", 0)
-        if rest > self.steps:
-            raise refuse("schedule", f"warmup and decay take {rest} updates of {self.steps}", rest, "at most steps")
+        for fault in faults(self):
+            raise fault
+        _ = self.built, self.batches  # a parametrisation that does not know a part refuses here
         return self
+
+    @cached_property
+    def built(self) -> Recipe:
+        """The recipe of the model that is trained: ``recipe`` under the run's parametrisation."""
+        return self.parametrization.applied(self.recipe)
+
+    @cached_property
+    def batches(self) -> BatchPlan:
+        """Which samples each update reads."""
+        return self.ramp.plan(self.batch_size, self.seq_len)
+
+    def lr_at(self, step: int) -> float:
+        """The learning rate of update ``step``, before the multipliers of roles."""
+        return self.schedule.at(step, self.steps) * self.batches.of(step).lr_scale
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], where: str = "run") -> RunConfig:

@@ -20,11 +20,14 @@ from assay.training.config import RunConfig, RunError
 from assay.training.data import Corpus, open_data
 from assay.training.data.batches import batch
 from assay.training.data.check import data_problems
+from assay.training.ema import Ema
 from assay.training.environment import environment, provenance
 from assay.training.evaluate import Evaluation, evaluate
 from assay.training.folder import FolderError, Metrics, finite, locked, write_json
 from assay.training.loss import accumulate_gradients
-from assay.training.optim.groups import decay_groups
+from assay.training.numerics import apply
+from assay.training.optim.groups import optimizer_groups, set_rates
+from assay.training.qk_clip import HeadPeaks, clip_heads
 from assay.training.record import MANIFEST, METRICS, RECORD, RunRecord, load_record
 from assay.training.telemetry import LayerWatch
 
@@ -68,7 +71,7 @@ def train(
 
 def check_fits(config: RunConfig, corpus: Corpus) -> None:
     """Refuse, before the first update, what could only fail later; raises RunError."""
-    samples = config.steps * config.batch_size
+    samples = config.batches.samples(config.steps)
     problems = data_problems(config.data, corpus, config.recipe, config.seq_len, config.batch_size, samples)
     device = config.numerics.device
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -98,7 +101,7 @@ def _claim(folder: Path, config: RunConfig, digest: str, corpus: Corpus) -> None
         "environment": {**environment(config.numerics.device, config.numerics.threads), **provenance()},
     }
     write_json(path, manifest)
-    (folder / "recipe.toml").write_text(config.recipe.to_toml(), encoding="utf-8")
+    (folder / "recipe.toml").write_text(config.built.to_toml(), encoding="utf-8")
 
 
 @dataclass
@@ -112,6 +115,7 @@ class _Run:
     decoder: Decoder
     optimizer: torch.optim.Optimizer
     metrics: Metrics
+    ema: Ema | None = None
     step: int = 0
     carried_cpu: float = 0.0
     best: tuple[float, int] = (math.inf, 0)
@@ -120,16 +124,17 @@ class _Run:
 
     @classmethod
     def start(cls, config: RunConfig, folder: Path, digest: str, corpus: Corpus, resume: bool) -> _Run:
-        torch.set_num_threads(config.numerics.threads)
+        apply(config.numerics)
         device = torch.device(config.numerics.device)
         try:
-            decoder = build(config.recipe, config.seed, device, torch.float32, config.numerics.attention)
+            decoder = build(config.built, config.seed, device, torch.float32, config.numerics.attention)
         except UnsupportedBackend as error:
             raise RunError([Problem("numerics.attention", str(error))], "run") from None
-        groups = decay_groups(decoder, config.optimizer.weight_decay)
-        optimizer = config.optimizer.make(groups, config.schedule.at(1, config.steps))
+        groups = optimizer_groups(decoder, config.optimizer, config.recipe, config.parametrization)
+        optimizer = config.optimizer.make(groups, config.lr_at(1))
+        ema = None if config.ema == "none" else Ema(decoder, config.ema)
         torch.manual_seed(config.seed)  # dropout; weights have their own streams
-        run = cls(config, folder, digest, corpus, decoder, optimizer, Metrics(folder / METRICS))
+        run = cls(config, folder, digest, corpus, decoder, optimizer, Metrics(folder / METRICS), ema)
         found, problems = ckpt.latest(folder / "checkpoints") if resume else (None, [])
         run.warnings = problems
         if found is not None:
@@ -146,6 +151,8 @@ class _Run:
                 param.copy_(saved.weights[name])
         ckpt.restore_optimizer(self.decoder, self.optimizer, saved.optimizer)
         ckpt.restore_rng(saved.rng)
+        if self.ema is not None:
+            self.ema.restore(saved.ema)
         self.step = saved.step
         self.carried_cpu = float(saved.state["cpu_seconds"])
         best = saved.state["best"]
@@ -179,18 +186,19 @@ class _Run:
         step = self.step + 1
         wall, cpu = time.perf_counter(), time.process_time()
         device = torch.device(config.numerics.device)
-        first = (step - 1) * config.batch_size
-        given = batch(self.corpus, first, config.batch_size, config.seq_len, config.data_seed, config.data.packing)
+        own = config.batches.of(step)
+        given = batch(self.corpus, own.first, own.size, config.seq_len, config.data_seed, config.data.packing)
         micro = given.to(device).split(config.batch_size // config.accumulate)
         every = config.telemetry_every
         watch = LayerWatch(config.recipe.n_layers) if every and (step % every == 0 or step == 1) else None
-        loss = accumulate_gradients(self.decoder, micro, z_loss=config.z_loss, precision=config.precision, probe=watch)
+        heads = None if config.optimizer.qk_clip == "none" else HeadPeaks()
+        loss = accumulate_gradients(
+            self.decoder, micro, z_loss=config.z_loss, precision=config.precision, probe=watch, watch=heads
+        )
         limit = math.inf if config.clip == "none" else config.clip
         norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), limit)
-        lr = config.schedule.at(step, config.steps)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        optimizer.step()
+        lr = config.lr_at(step)
+        clipped = self._descend(lr, heads) if math.isfinite(norm) else None  # else nothing moves
         optimizer.zero_grad(set_to_none=True)
         self.step = step
         row: dict[str, Any] = {
@@ -202,12 +210,28 @@ class _Run:
         }
         if config.z_loss:
             row["z_loss"] = config.z_loss * float(loss.z_squared)
+        if config.ramp.kind_name != "none":
+            row["batch_size"] = own.size
+        if clipped is not None:
+            row["heads_clipped"] = clipped
         if watch is not None:
             row.update(watch.row())
         spent = time.process_time() - cpu if device.type == "cpu" else time.perf_counter() - wall
         row["tokens_per_s"] = given.ids.numel() / max(time.perf_counter() - wall, 1e-9)
         row["step_ms"] = 1e3 * spent
         return row
+
+    def _descend(self, lr: float, heads: HeadPeaks | None) -> int | None:
+        """Move the weights, then what follows them; returns how many heads were clipped."""
+        config = self.config
+        set_rates(self.optimizer, lr, config.schedule.peak, config.optimizer.decay_by)
+        self.optimizer.step()
+        clipped = None
+        if heads is not None and config.optimizer.qk_clip != "none":
+            clipped = clip_heads(self.decoder, heads.peaks, config.optimizer.qk_clip)
+        if self.ema is not None:
+            self.ema.update()
+        return clipped
 
     def _evaluate(self, row: dict[str, Any]) -> None:
         config = self.config
@@ -217,6 +241,10 @@ class _Run:
         row["val_bits_per_byte"] = found.bits_per_byte
         if found.by_part:
             row["val_loss_by_part"] = found.by_part
+        if self.ema is not None:
+            with self.ema.in_place():
+                mean = evaluate(self.decoder, self.corpus, config.seq_len, packing=packing, precision=precision)
+            row["ema_val_loss"] = mean.loss
         if found.loss < self.best[0]:
             self.best = (found.loss, self.step)
             if self.config.keep == "best_and_last" and self.step < self.config.steps:
@@ -226,7 +254,8 @@ class _Run:
         self.metrics.flush()
         state = {"cpu_seconds": self._cpu_seconds(), "best": [finite(self.best[0]), self.best[1]]}
         root = self.folder / "checkpoints"
-        ckpt.save_checkpoint(root, self.step, self.decoder, self.optimizer, state)
+        ema = None if self.ema is None else self.ema.mean
+        ckpt.save_checkpoint(root, self.step, self.decoder, self.optimizer, state, ema)
         ckpt.retain(root, {self.best[1]} if self.config.keep == "best_and_last" else set())
 
     def _cpu_seconds(self) -> float:
@@ -253,6 +282,7 @@ def summary(rows: list[dict[str, Any]], decoder: Decoder, best: tuple[float, int
         "val_loss": last.get("val_loss"),
         "val_stderr": last.get("val_stderr"),
         "val_bits_per_byte": last.get("val_bits_per_byte"),
+        **({"ema_val_loss": last["ema_val_loss"]} if "ema_val_loss" in last else {}),
         "best_val_loss": finite(best[0]),
         "best_step": best[1],
         "initial_loss": rows[0]["loss"] if rows else None,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from assay.model import IGNORED, Decoder, Probe
+from assay.training.telemetry import both
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ def accumulate_gradients(
     z_loss: float = 0.0,
     precision: str = "fp32",
     probe: Probe | None = None,
+    watch: Probe | None = None,
 ) -> StepLoss:
     """Add to ``.grad`` the gradient of the mean loss over all micro-batches together.
 
@@ -37,6 +39,7 @@ def accumulate_gradients(
         micro_batches: ids and targets, (b, T) each, and, where documents are isolated, which document each id is of.
         z_loss: coefficient of log² Z; 0 adds nothing to the graph.
         probe: watches the first micro-batch.
+        watch: watches every micro-batch.
     """
     count = sum(int((each[1] != IGNORED).sum()) for each in micro_batches)
     device = micro_batches[0][0].device
@@ -44,11 +47,14 @@ def accumulate_gradients(
     for i, (ids, targets, *segments) in enumerate(micro_batches):
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             loss = decoder.loss(
-                ids, targets, segment_ids=segments[0] if segments else None, probe=probe if i == 0 else None
+                ids,
+                targets,
+                segment_ids=segments[0] if segments else None,
+                probe=both(probe if i == 0 else None, watch),
+                z_loss=z_loss,
             )
-        objective = loss.sum if z_loss == 0 else loss.sum + z_loss * loss.aux["z_squared"]
         if count:
-            (objective / count).backward()
+            (loss.aux["objective"] / count).backward()
         nats = nats + loss.sum.detach().float()
         log_z = log_z + loss.aux["log_z"].float()
         z_squared = z_squared + loss.aux["z_squared"].detach().float()

@@ -6,6 +6,8 @@ import re
 
 from torch import Tensor
 
+from assay.model import Probe
+
 _RESIDUAL = re.compile(r"layers\.(\d+)\.residual")
 _SCORES = re.compile(r"layers\.(\d+)\.mixer\.scores")
 
@@ -32,6 +34,26 @@ class LayerWatch:
     def row(self) -> dict[str, list[float | None]]:
         """The numbers of one step: ``residual_rms`` and ``max_logit`` by layer (None where a layer has no scores)."""
         return {"residual_rms": _numbers(self._rms), "max_logit": _numbers(self._peak)}
+
+
+class _Both:
+    """Two probes of one forward pass."""
+
+    def __init__(self, a: Probe, b: Probe) -> None:
+        self.probes = (a, b)
+
+    def wants(self, name: str) -> bool:
+        return any(probe.wants(name) for probe in self.probes)
+
+    def __call__(self, name: str, value: Tensor) -> None:
+        for probe in self.probes:
+            if probe.wants(name):
+                probe(name, value)
+
+
+def both(a: Probe | None, b: Probe | None) -> Probe | None:
+    """Two probes as one, where both are there."""
+    return _Both(a, b) if a is not None and b is not None else a if b is None else b
 
 
 def _numbers(values: list[Tensor | None]) -> list[float | None]:
