@@ -274,7 +274,7 @@ class Decoder(nn.Module):
             loss = cross_entropy(hidden, targets, self.unembed, self.recipe.vocab_size)
             objective = loss.sum + z_loss * loss.aux["z_squared"] if z_loss else loss.sum
             return replace(loss, aux={**loss.aux, "objective": objective})
-        x = head.projection(hidden)
+        x = head.projection(head.transform(hidden))
         return linear_cross_entropy(
             x, table, head.bias, targets, scale=head.scale, soft_cap=head.soft_cap, z_loss=z_loss
         )
