@@ -75,7 +75,7 @@ class Lean:
             return _mlp(module, self._linears(module.up), self._linears(module.down))
         if type(module) is Sum:
             return self._sum(module)
-        return lambda x, ctx: module(x.unsqueeze(1), ctx).squeeze(1)  # type: ignore[no-any-return]
+        return lambda x, ctx: module(x.unsqueeze(1), ctx).squeeze(1)
 
     def _sum(self, module: Sum) -> Part:
         terms = []
