@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from assay.decoding.lean import Lean
-from assay.decoding.products import LAYOUTS, pack_all
+from assay.decoding.products import LAYOUTS, Product, pack_all
 from assay.model import Context, Decoder
 from assay.model.norm import at_least_float32
 
@@ -59,9 +59,14 @@ class Engine:
         return self.cache.max_len
 
     @property
+    def products(self) -> tuple[Product, ...]:
+        """The matrix products of a step, with their layouts; none before the first."""
+        return () if self._lean is None else tuple(self._lean.products)
+
+    @property
     def packed_bytes(self) -> int:
         """Bytes of copies of weights; at most those of the weights, and 0 before the first step."""
-        return 0 if self._lean is None else sum(product.nbytes for product in self._lean.products)
+        return sum(product.nbytes for product in self.products)
 
     def reset(self) -> None:
         """Forget what was read; the memory stays."""
@@ -72,7 +77,7 @@ class Engine:
         """Read a prompt (B, T), or its next piece; pads left or right.
 
         Returns:
-            (B, V) logits, float32 or better, after the last real token of each row; of a row without any, of no meaning.
+            (B, V) logits after the last real token of each row, float32 or better; of an empty row, of no meaning.
         """
         if self._lean is not None and self._seen != _versions(self.decoder):
             self._lean = None  # the weights have changed
