@@ -14,7 +14,7 @@ from torch import Tensor
 
 from assay.decoding.checks import check_causal
 from assay.decoding.errors import fault
-from assay.decoding.loop import Decoding
+from assay.decoding.loop import Decoding, Kept
 from assay.decoding.sampling import Sampling
 from assay.decoding.tokenizer import Tokenizer
 from assay.decoding.write import Writing
@@ -176,6 +176,7 @@ class Scorer:
             raise fault("max_gen_toks", message, allowed=f"at most {self.max_length - 1}", where="score")
         rows = [(self.encode(context) or [self.prefix])[-room:] for context in contexts]
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+        engine = Kept(max(map(len, rows), default=0) + max_new_tokens)
         for start in range(0, len(order), self.batch):
             places = order[start : start + self.batch]
             width = max(len(rows[i]) for i in places)
@@ -183,10 +184,17 @@ class Scorer:
             for n, i in enumerate(places):
                 ids[n, width - len(rows[i]) :], mask[n, width - len(rows[i]) :] = torch.tensor(rows[i]), 1
             work = Decoding(
-                self.decoder, ids, mask, max_new_tokens=max_new_tokens, sampling=sampling,
-                seeds=[seeds[i] for i in places], stop_ids=self.tokenizer.stop_ids,
-                vocab=min(self.tokenizer.size, self.decoder.recipe.vocab_size), rope_length=self.max_length,
-            )  # fmt: skip
+                self.decoder,
+                ids,
+                mask,
+                max_new_tokens=max_new_tokens,
+                sampling=sampling,
+                seeds=[seeds[i] for i in places],
+                stop_ids=self.tokenizer.stop_ids,
+                vocab=min(self.tokenizer.size, self.decoder.recipe.vocab_size),
+                rope_length=self.max_length,
+                engine=engine,
+            )
             writing = Writing(work, self.tokenizer, [s for s in stop if s])
             for _ in writing:
                 pass
