@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -103,12 +104,14 @@ class Scorer:
     Attributes:
         max_length: inputs a pass, at most.
         batch: rows a pass.
+        start: whether a context begins with the start token: as its ``tokenizer`` does it, ``always`` once, ``never``.
     """
 
     decoder: Decoder
     tokenizer: Tokenizer
     max_length: int
     batch: int = 8
+    start: Literal["tokenizer", "always", "never"] = "tokenizer"
 
     @property
     def prefix(self) -> int:
@@ -121,9 +124,11 @@ class Scorer:
         return self.tokenizer.prefix_id
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a context, with one start token where the tokenizer adds one or the text spells it out."""
-        start = self.tokenizer.specials.get("bos_token")
-        return self.tokenizer.encode(text, special=not (start and text.startswith(start)))
+        """Ids of a context, with one start token at most: what puts it there, or the text spells it out."""
+        spelt = self.tokenizer.specials.get("bos_token")
+        own = self.start == "tokenizer" and not (spelt and text.startswith(spelt))
+        ids = self.tokenizer.encode(text, special=own)
+        return [self.prefix, *ids] if self.start == "always" and ids[:1] != [self.prefix] else ids
 
     def pair(self, context: str, continuation: str) -> Window:
         """Ids of both: spaces at the context's end go to the continuation, then the whole is cut where the context's
@@ -157,8 +162,8 @@ class Scorer:
         for text in texts:
             ids = self.tokenizer.encode(text, special=False)
             start = self.tokenizer.specials.get("bos_token")
-            spelt = bool(start) and text.startswith(str(start))
-            pairs.append((ids[:1], ids[1:]) if spelt and ids[:1] == [self.prefix] else ([self.prefix], ids))
+            spelt = start is not None and text.startswith(start) and ids[:1] == [self.prefix]
+            pairs.append((ids[:1], ids[1:]) if spelt else ([self.prefix], ids))
         return [nats for nats, _ in self.score(pairs, told)]
 
     def write(
