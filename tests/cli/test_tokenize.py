@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from assay.cli.app import app
 from tests.training.data.support import json_lines, texts
 
 RUN = """
@@ -90,7 +92,13 @@ def test_from_text_to_a_run(place: Path) -> None:
         (("train", "a.jsonl", "--vocab-size", "300", "-o", "new.json", "--eos", "E"), "has no effect"),
     ],
 )
-def test_a_fault_is_told_and_nothing_is_left(place: Path, argv: tuple[str, ...], said: str) -> None:
-    assert said in assay(place, "tokenize", *argv, code=2).stderr
+def test_a_fault_is_told_and_nothing_is_left(
+    place: Path, argv: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    done = CliRunner().invoke(app, ["tokenize", *argv], prog_name="assay")
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert done.exception is None or isinstance(done.exception, SystemExit)
     assert not (place / "out").exists() and not (place / "new.json").exists()
     assert not list(place.glob(".*"))
