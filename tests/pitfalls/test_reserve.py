@@ -158,5 +158,3 @@ def test_inverse_head_dim() -> None:
     with torch.no_grad():
         assert close(decoder(scale="inv_head_dim")(x), decoder(scale=1 / 8)(x))
         assert not close(decoder(scale="inv_head_dim")(x), decoder()(x), 1e-3)
-
-
