@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from assay.cli.app import app
 from tests.cli.test_generate import WORDS, tokenizer_of
+from tests.study.fakes import write_corpus
 
 
 def run(*argv: str, code: int = 0) -> str:
@@ -31,7 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from assay import RunConfig, load, train
 
     folder = tmp_path_factory.mktemp("run")
-    (folder / "words.txt").write_text("\n\n".join([WORDS] * 200))
+    write_corpus(folder).rename(folder / "words.txt")
     table = {
         "recipe": load("tiny/base", ["n_layers=2"]),
         "seq_len": 32,

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from assay.cli.app import app
+from tests.study.fakes import write_corpus
 
 WORDS = "the cat sat on the mat and the dog lay by the door while rain fell on the roof of the house"
 
@@ -33,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from assay import RunConfig, load, train
 
     folder = tmp_path_factory.mktemp("run")
-    (folder / "words.txt").write_text("\n\n".join([WORDS] * 200))
+    write_corpus(folder).rename(folder / "words.txt")
     config = RunConfig.from_dict(
         {
             "recipe": load("tiny/base", ["max_seq_len=96"]),
