@@ -84,7 +84,7 @@ class Course:
 
         from assay.recipe.parametrization import STANDARD
         from assay.training import AdamW, accumulate_gradients, optimizer_groups
-        from assay.training.optim import set_rates
+        from assay.training.optim.groups import set_rates
         from assay.training.schedule import cosine
 
         assert self.text is not None
