@@ -12,8 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from assay.cli.app import app
-from tests.cli.test_generate import WORDS, tokenizer_of
-from tests.study.fakes import write_corpus
+from tests.cli.test_generate import WORDS, easy_text, tokenizer_of
 
 
 def run(*argv: str, code: int = 0) -> str:
@@ -32,7 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from assay import RunConfig, load, train
 
     folder = tmp_path_factory.mktemp("run")
-    write_corpus(folder).rename(folder / "words.txt")
+    (folder / "words.txt").write_text(easy_text())
     table = {
         "recipe": load("tiny/base", ["n_layers=2"]),
         "seq_len": 32,
