@@ -13,7 +13,9 @@ from assay.cli.common import AsJson, print_json, quantity
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
-    from assay.training.data import Source
+    from rich.progress import TaskID
+
+    from assay.training.data import Corpus, DataConfig, Source
 
 _TRAIN = "train"
 
@@ -202,3 +204,21 @@ def _bar(verb: str, source: Source) -> Iterator[Callable[[int, int], None]]:
             bar.update(task, completed=size, numbers=f"{documents:,} documents, {size / 1e6:,.1f} MB")
 
         yield tell
+
+
+def opened(data: DataConfig) -> Corpus:
+    """A run's corpus; what is shown while its texts are tokenized goes away after."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    from assay.training.data import open_data
+
+    columns = (TextColumn("tokenizing"), TextColumn("{task.fields[numbers]}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: list[TaskID] = []
+
+        def tell(documents: int, size: int) -> None:
+            tasks.extend([] if tasks else [bar.add_task("", numbers="")])
+            bar.update(tasks[0], numbers=f"{documents:,} documents, {size / 1e6:,.1f} MB")
+
+        return open_data(data, on_progress=tell)

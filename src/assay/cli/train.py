@@ -83,8 +83,10 @@ def _train(config: RunConfig, folder: Path, restart: bool) -> RunRecord:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from assay.cli.tokenize import opened
     from assay.training import train
 
+    corpus = opened(config.data)
     stopping = False
 
     def ask(signum: int, frame: Any) -> None:
@@ -111,7 +113,7 @@ def _train(config: RunConfig, folder: Path, restart: bool) -> RunRecord:
                 )
                 bar.update(task, completed=row["step"], numbers=numbers)
 
-            return train(config, folder, resume=not restart, on_step=show, should_stop=lambda: stopping)
+            return train(config, folder, resume=not restart, corpus=corpus, on_step=show, should_stop=lambda: stopping)
     finally:
         signal.signal(signal.SIGINT, before)
 
