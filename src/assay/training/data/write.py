@@ -178,7 +178,9 @@ class _Writer:
         except (OSError, ValueError, TypeError, KeyError):
             return None
         sound = state.identity == self.state.identity and all(
-            (file := self.folder / entry["file"]).is_file() and sha256_of(file) == entry["sha256"]
+            Path(entry["file"]).name == entry["file"]  # never out of the folder
+            and (file := self.folder / entry["file"]).is_file()
+            and sha256_of(file) == entry["sha256"]
             for shard in state.shards
             for entry in _files_of(shard)
         )
