@@ -67,9 +67,11 @@ def run(
             _print_groups(config, json)
             return
         folder = out if out is not None else Path("runs") / file.stem
+        from assay.cli.tokenize import opened
         from assay.training import train
 
-        record = _watched(config.steps, partial(train, config, folder, resume=not restart))
+        corpus = opened(config.data)
+        record = _watched(config.steps, partial(train, config, folder, resume=not restart, corpus=corpus))
     _show(record, json)
 
 
