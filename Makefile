@@ -24,7 +24,7 @@ ENV   := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 ASSAY_HYPOTHESIS_PROFILE=$(ASSAY_HY
 .PHONY: help demo test test-all lint types pytest pytest-all format install clean
 
 help:
-	@echo "make demo      the first study, from nothing to a verdict and a report: about 10 CPU-minutes"
+	@echo "make demo      the first study, from nothing to a verdict and a report: about 13 CPU-minutes, 7 minutes on two cores"
 	@echo "make test      format, lint, types, tests"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make lint      format and lint only"

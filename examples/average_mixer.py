@@ -9,7 +9,22 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from assay.plugin import CacheSize, CostRule, Flops, Mixer, ParamRole, Sizes, Tensor, Work, register, says
+from assay.plugin import (
+    CacheSize,
+    CostRule,
+    Flops,
+    Mixer,
+    ParamRole,
+    Sizes,
+    Store,
+    Tape,
+    Tensor,
+    Value,
+    Work,
+    ops,
+    register,
+    says,
+)
 
 
 class Average(Mixer):
@@ -41,6 +56,16 @@ class AverageCost(CostRule[Average]):
 
     def cache(self, spec: Average, d: int, length: int) -> CacheSize:
         return CacheSize(per_token=0, held=spec.width)
+
+    def trace(self, spec: Average, d: int, tape: Tape, x: Value) -> Value:
+        """The forward below on paper: what autograd keeps of it, and what it computes and moves."""
+        v = ops.linear(tape, "other", x, d, spec.width)
+        out, once = Value(v.n, v.width), spec.width * tape.numerics.param
+        # each token's state and 1 - a, the values, the decay after its sigmoid
+        keep = (v, Store(v.nbytes), Store(v.nbytes), Store(once))
+        tape.count("other", 4 * v.n, once, v.nbytes, out.nbytes)
+        tape.node("other", out, v, keep=keep, param_grads=once)
+        return ops.linear(tape, "other", out, spec.width, d)
 
 
 def module(spec: Average, d: int) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -58,9 +59,11 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", local_only)
 
 
-@pytest.fixture(autouse=True)
-def _own_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin that another test loaded is no part of the identity of this test's runs."""
+@pytest.fixture(scope="module", autouse=True)
+def _own_plugins() -> Iterator[None]:
+    """A plugin that another file's tests loaded is no part of the identity of this file's runs."""
     from assay.recipe import extension
 
-    monkeypatch.setattr(extension, "_SOURCES", {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extension, "_IN_USE", {})
+        yield

@@ -15,6 +15,7 @@ from assay.cost import Work, budget, flops_of, tensors_of
 from assay.model import build, load_weights, named_params, save_weights
 from assay.plugin import PluginError, load_plugin, loaded
 from assay.recipe import Recipe, load, resolve
+from tests.cost.measure import measured, traced
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -40,6 +41,13 @@ def test_counted_is_built(recipe: Recipe) -> None:
     assert counter.get_total_flops() == total.matmul + total.core_square
     # the average keeps one vector whatever the length
     assert budget(recipe, seq_len=64).cache.by_layer["average"] == budget(recipe, seq_len=128).cache.by_layer["average"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_it_keeps_is_traced_byte_for_byte(recipe: Recipe, precision: str) -> None:
+    net = traced(recipe, 2, 12, precision)
+    assert not net.unknown()
+    assert net.kept() == measured(recipe, 2, 12, precision)
 
 
 def test_paths_agree(recipe: Recipe, tmp_path: Path) -> None:

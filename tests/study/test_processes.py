@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -120,6 +121,23 @@ def test_killed_three_times_and_rerun_it_says_the_same(
     assert last.returncode == 0, said
     assert int(said.splitlines()[0].split()[1]) > 0  # something was kept
     assert load_result(out).numbers() == straight
+
+
+def test_workers_know_the_parts_of_a_plugin(tmp_path: Path) -> None:
+    table = plan_table(lrs=[1e-3, 3e-3], reporting_seeds=[10, 11])
+    glu = table["parts"][0]["arms"][1]
+    glu.update(changes=["layers.mixer"], overrides=['block.mixer={kind = "average", width = 127}'])
+    write_corpus(tmp_path)
+    table["data"]["corpus"] = "corpus.txt"
+    (tmp_path / "plan.toml").write_text(tomli_w.dumps(table))
+    command = [sys.executable, "-m", "assay", "study", str(tmp_path / "plan.toml"), "--out", str(tmp_path / "out")]
+    plugin = ["--plugin", str(ROOT / "examples" / "average_mixer.py")]
+    bare = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert bare.returncode == 2
+    assert "no such mixer kind" in bare.stderr
+    done = subprocess.run([*command, "--json", *plugin], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--plugin" in json.loads(done.stdout)["study"]["command"]
 
 
 @pytest.mark.slow

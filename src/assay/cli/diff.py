@@ -20,6 +20,7 @@ from assay.cli.common import (
     print_json,
 )
 from assay.cli.errors import UserError
+from assay.cli.techniques import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,16 +34,19 @@ After = Annotated[
 ]
 
 _NAME = 20  # letters of a recipe's name that fit over a column
-# what a change costs, and how it is said: group, key, title
+# what a change costs, and how it is said: dimension, place in a budget, title
 _ROWS = (
-    ("params", "total", "parameters"),
-    ("params", "active", "active parameters"),
-    ("params", "non_embedding", "non-embedding parameters"),
-    ("flops", "train_per_token", "training FLOPs a token"),
-    ("flops", "decode_per_token", "decoding FLOPs a token"),
-    ("cache", "bytes_per_token", "cache a token"),
-    ("cache", "bytes", "cache at that length"),
-    ("memory", "weights_bytes", "weights"),
+    ("memory", "params.total", "parameters"),
+    ("memory", "params.active", "active parameters"),
+    ("memory", "params.non_embedding", "non-embedding parameters"),
+    ("memory", "memory.weights_bytes", "weights"),
+    ("memory", "memory.activations.bytes", "activations"),
+    ("memory", "cache.bytes_per_token", "cache a token"),
+    ("memory", "cache.bytes", "cache at that length"),
+    ("compute", "flops.train_per_token", "training FLOPs a token"),
+    ("compute", "flops.decode_per_token", "decoding FLOPs a token"),
+    ("bandwidth", "intensity.train.bytes", "training traffic"),
+    ("bandwidth", "intensity.decode.bytes", "decoding traffic"),
 )
 
 
@@ -52,20 +56,31 @@ def run(
     seq_len: SeqLen = None,
     batch: Batch = 1,
     dtype: Dtype = "bf16",
+    techniques: Annotated[
+        bool, typer.Option("--techniques", help="What each technique of the field would cost or save in RECIPE.")
+    ] = False,
     json: AsJson = False,
     overrides: Overrides = None,
     plugins: Plugins = None,
 ) -> None:
     """What changes from one recipe to another, and its price.
 
-    The change is from RECIPE to OTHER. Both are costed at one length: --seq-len, or the smaller max_seq_len. --set lays
-    its values over OTHER; without OTHER, over RECIPE, which is then compared with itself.
+    The change is from RECIPE to OTHER; its price is in memory, compute and bandwidth. Both are costed at one length:
+    --seq-len, or the smaller max_seq_len. --set lays its values over OTHER; without OTHER, over RECIPE, which is then
+    compared with itself.
 
     \b
     Examples:
       assay diff llama-2-7b llama-3.1-8b
       assay diff llama-2-7b --set block.mixer.n_kv_heads=8
+      assay diff llama-2-7b --techniques --seq-len 4096
     """
+    if techniques:
+        if other is not None or overrides:
+            raise UserError("--techniques takes one RECIPE as it is: no second recipe, no --set")
+        load_plugins(plugins)
+        tell(recipe, batch, seq_len, dtype, json)
+        return
     from assay.recipe.diff import diff
 
     if other is None and not overrides:
@@ -88,20 +103,27 @@ def _cost_rows(budgets: Sequence[Budget]) -> list[dict[str, Any]]:
     before, after = (b.to_dict() for b in budgets)
     conventions = budgets[0].conventions
     rows = []
-    for group, key, title in _ROWS:
-        x, y = before[group][key], after[group][key]
-        name = f"{group}.{key}"
+    for dimension, name, title in _ROWS:
+        x, y = _at(before, name), _at(after, name)
         rows.append(
             {
+                "dimension": dimension,
                 "key": name,
                 "title": title,
                 "before": x,
                 "after": y,
                 "ratio": y / x if x else None,
-                "convention": conventions.get(name, ""),
+                "convention": conventions.get(name) or conventions.get(name.partition(".")[0], ""),
             }
         )
     return rows
+
+
+def _at(budget: dict[str, Any], path: str) -> int:
+    found: Any = budget
+    for key in path.split("."):
+        found = found[key]
+    return int(found)
 
 
 def _print_page(found: RecipeDiff, recipes: tuple[Recipe, Recipe], budgets: Sequence[Budget]) -> None:
@@ -125,22 +147,30 @@ def _print_page(found: RecipeDiff, recipes: tuple[Recipe, Recipe], budgets: Sequ
         "flops": numbers.short_flops,
         "cache": numbers.short_size,
         "memory": numbers.short_size,
+        "intensity": numbers.short_size,
     }
-    rows, notes = [], []
+    rows, notes, last = [], [], ""
     dense = all(b.params.active == b.params.total for b in budgets)
     for row in _cost_rows(budgets):
         if dense and row["key"] == "params.active":
             continue
         short = say[row["key"].partition(".")[0]]
         rows.append(
-            (row["title"], short(row["before"]), short(row["after"]), numbers.ratio(row["before"], row["after"]))
+            (
+                "" if row["dimension"] == last else row["dimension"],
+                row["title"],
+                short(row["before"]),
+                short(row["after"]),
+                numbers.ratio(row["before"], row["after"]),
+            )
         )
+        last = row["dimension"]
         notes.append((row["title"], row["convention"]))
     page.print()
     names = [r.name for r in recipes]
     if max(map(len, names)) > _NAME:
         names = ["before", "after"]
-    page.print(indented(ruled(("", *names, "ratio"), rows, right=(1, 2, 3))))
+    page.print(indented(ruled(("", "", *names, "ratio"), rows, right=(2, 3, 4))))
     page.print()
     for title, note in notes:
         page.print(indented(dim(f"{title}: {note}")))

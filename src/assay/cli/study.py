@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,21 +48,27 @@ def run(
     if dry:
         _print_dry(plan, full, json)
         return
-    result, page = conduct(plan, out, workers=workers, full=full)
+    result, page = conduct(plan, out, workers=workers, full=full, plugins=plugins or ())
     if json:
         print_json(result.to_dict())
     else:
         print_answer(result, page)
 
 
-def conduct(plan: str, out: Path | None, *, workers: int = 2, full: bool = False) -> tuple[StudyResult, Path]:
+def conduct(
+    plan: str, out: Path | None, *, workers: int = 2, full: bool = False, plugins: Sequence[Path] = ()
+) -> tuple[StudyResult, Path]:
     """Run a study under its live table and write its page."""
+    import shlex
+
     from assay.report import write_study_page
     from assay.study import StudyInterrupted, run_study
 
+    words = ["assay", "study", plan, *(["--full"] if full else [])]
+    command = shlex.join(words + [word for path in plugins for word in ("--plugin", str(path))])
     try:
         with _live() as show:
-            result = run_study(plan, out, workers=workers, full=full, on_event=show)
+            result = run_study(plan, out, workers=workers, full=full, on_event=show, command=command)
     except StudyInterrupted as stopped:
         typer.echo(str(stopped), err=True)
         raise typer.Exit(130) from None

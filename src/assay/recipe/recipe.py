@@ -75,9 +75,10 @@ class Recipe(Spec):
             if rule.zeroes(entry.role) and kind != "zero":
                 message = f"has no effect: {rule.kind_name} starts it at 0"
                 raise refuse(f"init.{entry.role}", message, kind, "zero, or left out")
-            for layer in range(self.n_layers):
-                place = Place(entry.role, layer, self.n_branches, self.n_layers)
-                counts |= kind != "zero" and rule.factor(place) != 1.0
+            if rule.is_none or kind == "zero" or counts:
+                continue
+            places = (Place(entry.role, layer, self.n_branches, self.n_layers) for layer in range(self.n_layers))
+            counts = any(rule.factor(place) != 1.0 for place in places)
         if not rule.is_none and not counts:
             raise refuse("init.depth", "has no effect: it changes no matrix here", rule.kind_name, "none")
 
@@ -85,7 +86,7 @@ class Recipe(Spec):
     def n_layers(self) -> int:
         return len(self.layers)
 
-    @property
+    @cached_property
     def n_branches(self) -> int:
         """Sublayers that write to the residual stream, over the whole stack."""
         return sum(layer.n_branches for layer in self.layers)
@@ -154,7 +155,7 @@ def matrix_roles(embedding: Embedding, head: Head, layers: tuple[Layer, ...]) ->
         found.add(ParamRole.POSITION)
     if not (embedding.projection.is_none and head.projection.is_none and head.transform.is_none):
         found.add(ParamRole.PROJECTION)
-    for layer in layers:
+    for layer in {id(layer): layer for layer in layers}.values():  # a stack repeats its layers
         found.update(_roles(layer))
     return tuple(role for role in MATRIX_ORDER if role in found)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from assay.recipe.extension import carried
 from assay.study.worker import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ class PoolExecutor:
             idle = _Worker(self._entry, self._threads, self._hold, self._news)
             self._workers.append(idle)
         idle.job = job
-        idle.send(type="run", digest=job.digest, config=job.config.to_dict(), folder=str(job.folder))
+        run = {"digest": job.digest, "config": job.config.to_dict(), "folder": str(job.folder)}
+        idle.send(type="run", plugins=carried(), **run)
 
     def wait(self, timeout: float) -> list[News]:
         """News of at least one message, or none after ``timeout`` seconds."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # Measured on one core of a shared server, fp32: what an update costs beside its FLOPs, and how fast those go. A guess
 # for the plan only; the time left of a running study is taken from its own runs.
 _FLOPS_PER_SECOND = 8e10
-_SECONDS_PER_UPDATE = 2e-3
-_SECONDS_PER_LAYER = 2e-3
+_SECONDS_PER_UPDATE = 2.5e-3
+_SECONDS_PER_LAYER = 3.6e-3
 _BACKWARD = 3  # a training update is three forward passes
 
 

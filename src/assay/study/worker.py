@@ -65,6 +65,7 @@ def main(entry: str = DEFAULT_ENTRY) -> None:
 
 
 def _serve(train: Any, job: dict[str, Any], out: _Out, stop: threading.Event, corpora: dict[str, Any]) -> None:
+    from assay.recipe.extension import load_carried
     from assay.training.config import RunConfig
     from assay.training.data import open_corpus
 
@@ -77,6 +78,7 @@ def _serve(train: Any, job: dict[str, Any], out: _Out, stop: threading.Event, co
             out.send(type="step", digest=digest, step=row.get("step"), loss=row.get("loss"))
 
     try:
+        load_carried(job.get("plugins", ()))
         config = RunConfig.from_dict(job["config"])
         key = config.data.model_dump_json()
         if key not in corpora:
