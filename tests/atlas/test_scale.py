@@ -66,6 +66,20 @@ def test_ratios_are_kept_as_far_as_the_width_allows(name: str, params: int) -> N
         assert width == pytest.approx(1, abs=0.2)
 
 
+def test_paired_heads_stay_pairs_and_the_period_follows_the_length() -> None:
+    table = load("llama-3.2-1b").to_dict()
+    for layer in table["layers"].values():
+        layer["mixer"]["differential"] = {"kind": "pairs", "norm": "rmsnorm"}
+        layer["mixer"]["query_scale"] = {"kind": "by_position", "beta": 0.1, "period": table["max_seq_len"] // 16}
+    recipe = resolve(table)
+    for params in (2e6, 7e6, 30e6, 150e6):
+        found = proxy(recipe, params, max_seq_len=2048)
+        for layer in found.recipe.layers:
+            assert layer.mixer.n_heads % 2 == layer.mixer.n_kv_heads % 2 == 0
+            assert layer.mixer.query_scale.period == 128
+        assert any("every" in note and "positions -> 128" in note for note in found.notes)
+
+
 def test_the_pattern_of_layers_is_kept() -> None:
     small = scale(load("gemma3-4b"), 20e6)
     names = [layer.name for layer in small.layers]

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from assay.interop import DamagedFolder, UnsupportedArchitecture, from_hf, read_recipe, to_hf
+from assay.interop.load import differences
+from assay.recipe import load
 from tests.interop.support import distance, logits_of, reference
 
 WEIGHTS = "model.safetensors"
@@ -92,3 +94,16 @@ def test_the_classes_for_both_ways_and_for_masked_tokens(bench: Any, tmp_path: P
         assert distance(decoder(short, padding_mask=mask)[:, :20], alone) < 1e-5
         theirs = reference(b.case)(short, attention_mask=mask.long()).logits[:, :20]
         assert distance(theirs, alone) < 1e-5
+
+
+def test_the_published_config_is_the_preset(tmp_path: Path) -> None:
+    """bert-base-uncased by its own words; a config says no cut of the start."""
+    config = {
+        "architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1, "gradient_checkpointing": False,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768, "initializer_range": 0.02,
+        "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "bert",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0, "position_embedding_type": "absolute",
+        "transformers_version": "4.6.0.dev0", "type_vocab_size": 2, "use_cache": True, "vocab_size": 30522,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert differences(read_recipe(tmp_path), load("bert-base")) == []

@@ -52,6 +52,13 @@ def small(**block: Any) -> Recipe:
         ("llama", {"block__mixer__soft_cap": 5.0}, ["layers.*.mixer.soft_cap"]),
         ("llama", {"block__mixer__qk_norm": {"over": "head", "norm": "rmsnorm"}}, ["layers.*.mixer.qk_norm"]),
         ("llama", {"block__mixer__bias": ["q"]}, ["layers.*.mixer.bias"]),
+        ("llama", {"block__mixer__query_scale": {"kind": "by_position", "beta": 0.1, "period": 8}},
+         ["layers.*.mixer.query_scale"]),
+        ("llama", {"block__mixer__differential": {"norm": "rmsnorm"}}, ["layers.*.mixer.differential"]),
+        ("diffllama", {"block__mixer__differential": {"norm": {"kind": "rmsnorm", "gain": "none"}, "start": 0.5}},
+         ["layers.*.mixer.differential.start"]),
+        ("llama", {"head__transform": {"kind": "dense", "activation": "gelu", "norm": "layernorm"}},
+         ["head.transform"]),
         ("llama", {"block__mixer__span": {"kind": "window", "size": 4}}, ["layers.*.mixer.span"]),
         ("llama", {"block__residual": {"rule": "sandwich", "norm": "rmsnorm"}},
          ["layers.*.residual.mixer.output_norm", "layers.*.residual.ffn.output_norm"]),
@@ -108,7 +115,7 @@ def test_presets_that_no_family_expresses(name: str) -> None:
         ("opt-350m", "opt"), ("llama-2-7b", "llama"), ("llama-3.1-8b", "llama"), ("qwen2.5-7b", "qwen2"),
         ("qwen3-0.6b", "qwen3"), ("gemma-2b", "gemma"), ("gemma-2-9b", "gemma2"), ("gemma3-4b", "gemma3_text"),
         ("olmo-2-7b", "olmo2"), ("olmo-3-7b", "olmo3"), ("mistral-7b", "mistral"), ("command-a", "cohere2"),
-        ("smollm2-135m", "llama"),
+        ("smollm2-135m", "llama"), ("bert-base", "bert"),
     ],
 )  # fmt: skip
 def test_shipped_recipes_find_their_family(name: str, model_type: str) -> None:

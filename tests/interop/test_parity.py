@@ -15,6 +15,8 @@ import torch
 
 from assay.interop import families, from_hf, read_recipe, to_hf
 from assay.interop.rope import RopeHole
+from assay.model import build
+from assay.recipe import resolve
 from tests.interop.cases import CASES, CONTEXT, LENGTH, LONG, WINDOW
 from tests.interop.support import TOLERANCE, distance, ids_of, logits_of, older, reference, saved
 
@@ -164,3 +166,41 @@ def test_dtypes(dtype: torch.dtype, bench: Any, tmp_path: Any) -> None:
     assert back.dtype == dtype
     for name, p in back.named_parameters():
         assert torch.equal(p, dict(half.to(dtype).named_parameters())[name]), name
+
+
+# what of a recipe the comparison must see: (case, path in each layer or at an end, another value)
+SEEN: list[tuple[str, str, Any]] = [
+    ("diffllama", "mixer.differential.start", 0.5),
+    ("diffllama", "mixer.differential.norm.eps", 0.1),
+    ("diffllama", "mixer.scale", 0.3),
+    ("ministral3", "mixer.query_scale", {"kind": "none"}),
+    ("ministral3", "mixer.query_scale.beta", 0.6),
+    ("ministral3", "mixer.query_scale.period", 9),
+    ("ministral3", "mixer.query_scale.first", 1),
+    ("xglm", "embedding.position.spacing", "paper"),
+    ("xglm", "embedding.position.offset", 0),
+    ("xglm", "embedding.position.layout", "interleaved"),
+    ("bert", "mixer.span.causal", True),
+    ("bert", "head.transform.activation", {"kind": "gelu_tanh"}),
+    ("bert", "head.transform.norm.eps", 0.1),
+    ("modernbert-decoder", "head.transform.activation", {"kind": "silu"}),
+    ("modernbert-decoder", "embedding.norm.eps", 0.1),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "value"), SEEN)
+def test_one_changed_field_is_seen(name: str, path: str, value: Any, bench: Any) -> None:
+    """The same weights under a recipe that differs in one field: the comparison above would fail."""
+    b = bench(name)
+    decoder = from_hf(b.folder)
+    table = decoder.recipe.to_dict()
+    *above, last = path.split(".")
+    for root in (table,) if above[0] in table else table["layers"].values():
+        node = root
+        for key in above:
+            node = node[key]
+        node[last] = value
+    other = build(resolve(table)).eval()
+    other.load_state_dict(decoder.state_dict())
+    with torch.no_grad():
+        assert distance(other(b.ids), b.logits) > 10 * TOLERANCE

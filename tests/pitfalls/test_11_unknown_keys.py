@@ -7,11 +7,14 @@ as text, an unknown rotary type. Right: an error before any work that names key,
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from assay.interop import InteropError, read_recipe
 from assay.recipe import RecipeError, resolve
 from tests.pitfalls.support import BASE
 
@@ -110,3 +113,19 @@ def test_all_faults_are_told_at_once() -> None:
         resolve(table)
     places = {p.path for p in caught.value.problems}
     assert {"vocab_siz", "block.mixer.position.thetaa", "head.softcap", "embedding.tie"} <= places
+
+
+# transformers 5.24 takes both without a word
+IMPORTED = {
+    "a misspelt key": ({"intermediate_sizes": [64]}, r"intermediate_sizes = \[64\].*nearest: intermediate_size\b"),
+    "a rotary type": ({"rope_scaling": {"type": "spiral", "factor": 2.0}}, "unknown rope type 'spiral'"),
+    "a key of the rotary table": ({"rope_scaling": {"type": "linear", "facter": 2.0}}, "facter = 2.0|rope factor"),
+}
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_imported_configs(name: str, tmp_path: Path) -> None:
+    more, message = IMPORTED[name]
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **more}))
+    with pytest.raises(InteropError, match=message):
+        read_recipe(tmp_path)

@@ -52,6 +52,21 @@ def test_written_and_read_again() -> None:
     assert again.digest == found.digest
 
 
+def test_exported_and_read_again() -> None:
+    """Gemma 3 at 26 layers: in transformers' own words, and back."""
+    transformers = pytest.importorskip("transformers")
+    from assay.interop.export import choose
+
+    found = load("gemma3-4b", ['stack=[{cycle = ["5 local", "global"], n_layers = 26}]'])
+    family, config = choose(found)
+    theirs = transformers.AutoConfig.for_model(**config)
+    assert [i for i, kind in enumerate(theirs.layer_types) if kind == "full_attention"] == [5, 11, 17, 23]
+    local, whole = (theirs.rope_parameters[kind] for kind in ("sliding_attention", "full_attention"))
+    assert (local["rope_theta"], local["rope_type"]) == (1e4, "default")
+    assert (whole["rope_theta"], whole["rope_type"], whole["factor"]) == (1e6, "linear", 8.0)
+    assert facts(family.read(family.config(config))) == facts(found)
+
+
 def test_angles_at_position_8() -> None:
     at = torch.tensor([8])
     for i, layer in enumerate(recipe(alternating(6)).layers):

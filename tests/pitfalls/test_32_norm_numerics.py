@@ -6,6 +6,8 @@ x = 1e-3: 0.301511 at eps 1e-5, 0.707107 at 1e-6. A row of zeros gives 0. torch'
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -89,3 +91,25 @@ def test_a_bf16_norm_rounds_once(kind: str) -> None:
     assert got.dtype == torch.bfloat16
     # float32 on the way may turn a rounding that stands on an edge
     assert (got != (gain * wide / size).bfloat16()).double().mean() < 1e-4
+
+
+def test_gains_go_out_and_come_back_as_they_are(tmp_path: Path) -> None:
+    """What is stored is the gain less one, here and there: nothing is folded on the way, so not a bit changes."""
+    from safetensors.torch import load_file
+
+    from assay.interop import from_hf, to_hf
+
+    norm = {"kind": "rmsnorm", "gain": "one_plus"}
+    over = {
+        "embedding": {"tied": True, "scale": "sqrt_d_model"}, "head": {"norm": norm},
+        "block": {"ffn": {"activation": "gelu_tanh"}, "residual": {"rule": "pre", "norm": norm}},
+    }  # fmt: skip
+    model = build(recipe(over), dtype=torch.bfloat16)
+    with torch.no_grad():
+        model.head.norm.gain.fill_(15.8125)
+    folder = to_hf(model, tmp_path / "out")
+    assert model.recipe.embedding.scale == "sqrt_d_model"
+    assert load_file(folder / "model.safetensors")["model.norm.weight"].tolist() == [15.8125] * 16
+    again = dict(from_hf(folder).named_parameters())
+    for name, p in model.named_parameters():
+        assert torch.equal(again[name], p), name

@@ -22,6 +22,7 @@ TINY = [name for name in PRESETS if name.startswith("tiny/")]
 # Published or counted from the released shapes with another library, but for transformer-2017 (a half of a published
 # model: counted by hand below) and palm-540b (540.35B published).
 PARAMETERS = {
+    "bert-base": 109_514_298 - 2 * 768,  # of the masked language model, less its two segments
     "command-a": 111_057_580_032,
     "gemma-2-9b": 9_241_705_984,
     "gemma-2b": 2_506_172_416,
@@ -170,6 +171,7 @@ _OPT = {
 _GPTJ = {"vocab_size": 50400, "n_positions": 2048, "n_embd": 4096, "n_layer": 28, "n_head": 16, "rotary_dim": 64}
 
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert-base": ("bert", {"type_vocab_size": 0}),
     "gpt2": ("gpt2", _gpt2(768, 12, 12)),
     "gpt2-medium": ("gpt2", _gpt2(1024, 24, 16)),
     "gpt2-large": ("gpt2", _gpt2(1280, 36, 20)),
@@ -228,6 +230,7 @@ def test_windows_stand_at_the_depths_where_transformers_has_them(name: str) -> N
 # --- facts that a parameter count cannot see ---
 
 FACTS: dict[str, Callable[[Recipe], bool]] = {
+    "bert-base": lambda r: not any(layer.mixer.span.is_causal for layer in r.layers) and r.head.norm.is_none,
     "gptj-6b": lambda r: r.layers[0].mixer.position.rotary_dim(256) == 64,
     "gpt-neox-20b": lambda r: r.layers[0].mixer.position.rotary_dim(96) == 24,
     "llama-7b": lambda r: r.head.norm.eps == 1e-6,
@@ -255,6 +258,7 @@ def test_local_and_global_layers_have_positions_of_their_own(name: str) -> None:
 
 # std of a matrix at the depth of layer 0, by role
 STARTS = {
+    "bert-base": {"embedding": 0.02, "projection": 0.02, "ffn_out": 0.02},
     "gpt2": {
         "embedding": 0.02,
         "position": 0.02,

@@ -232,6 +232,8 @@ class _Job:
         table["embedding"] = _projected(table["embedding"], shrink)
         table["head"] = _projected(table["head"], shrink)
         table["init"] = _start(table["init"], self.recipe.n_layers, len(names), shrink)
+        if n_layers is None:  # so few layers may leave a depth rule nothing to shrink
+            table["init"]["depth"] = "none"
         return table
 
     def kept_notes(self, best: _Candidate) -> Iterator[str]:

@@ -88,6 +88,7 @@ def _attention(table: Table, to: Shrink, where: str) -> Table:
     out["scale"] = _score_scale(table, out, to, where)
     out["span"] = _span(table["span"], to, where)
     out["position"] = _position(table["position"], to, where)
+    out["query_scale"] = _query_scale(table["query_scale"], to, where)
     return out
 
 
@@ -96,10 +97,11 @@ def _heads(table: Table, to: Shrink) -> tuple[int, int, int]:
     heads, kv, head_dim = table["n_heads"], table["n_kv_heads"], table["head_dim"]
     wanted = heads * head_dim / to.d * to.new_d
     group = 1 if kv == 1 else heads // kv
+    step = 1 if table["differential"]["kind"] == "none" else 2  # heads whose maps are subtracted come in pairs
     best: tuple[float, tuple[int, int, int]] | None = None
     for new_group in (g for g in range(group, 0, -1) if group % g == 0):
         for size in _head_dims(table, head_dim):
-            k = max(1, round(wanted / (new_group * size)))
+            k = max(1, round(wanted / (new_group * size * step))) * step
             found = (new_group * k, 1 if kv == 1 else k, size)
             cost = 2 * abs(math.log(found[0] * size / wanted))
             cost += 0.5 * math.log(head_dim / size) + 1.5 * math.log(group / new_group)
@@ -161,6 +163,15 @@ def _position(position: Any, to: Shrink, where: str) -> Any:
     if position.get("kind") == "rope":
         to.note(f"{where}: theta is kept, though the longest sequence changes")
     return position
+
+
+def _query_scale(scale: Table, to: Shrink, where: str) -> Table:
+    """The period of a factor by position follows the longest sequence, as a window does."""
+    if to.length == 1.0 or "period" not in scale:
+        return scale
+    period = max(1, round(scale["period"] * to.length))
+    to.note(f"{where}: queries are scaled every {scale['period']} positions -> {period}, with the longest sequence")
+    return {**scale, "period": period}
 
 
 register_shrink("sum", _sum)

@@ -56,29 +56,30 @@ def needs_mask(spec: Attention, length: int) -> bool:
     return not isinstance(spec.span, FullSpan)
 
 
-def core(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs, *, joined: bool = True) -> Value:
-    """Queries, keys and values to the heads' outputs; ``joined``: side by side, which may take a copy."""
+def core(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs) -> Value:
+    """Queries, keys and values to the heads' outputs, side by side, which may take a copy."""
+    out = attend(tape, spec, q, k, v, pairs, score_bias(tape, spec, q.width, pairs))
     stored = stores_scores(spec, tape.numerics.backend)
-    out = _once(tape, spec, q, k, v, pairs, stored=stored)
-    if joined and (stored or heads_first(tape, spec) or _writes_out(tape, spec)):
-        return ops.copy(tape, CORE, out)
-    return out
+    return ops.copy(tape, CORE, out) if stored or heads_first(tape, spec) or _writes_out(tape, spec) else out
 
 
-def _once(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs, *, stored: bool) -> Value:
+def attend(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs, bias: Value | None = None) -> Value:
+    """Queries, keys and values to the heads' outputs, head by head; ``bias`` is added to the scores."""
+    stored = stores_scores(spec, tape.numerics.backend)
     run = _stored if stored else _fused
     if not (tape.train and tape.recompute_core and stored):
-        return run(tape, spec, q, k, v, pairs)
+        return run(tape, spec, q, k, v, pairs, bias)
     inside = Tape(tape.at, tape.numerics, tp=tape.tp)
-    out = run(inside, spec, q, k, v, pairs)
+    out = run(inside, spec, q, k, v, pairs, bias)
     for op, work in inside.work.items():
         entry = tape.work.setdefault(op, type(work)())
         entry.add(work)
         entry.backward_flops += work.flops  # the core runs once more
         entry.backward_bytes += work.bytes
-    own = sum(s.nbytes for s in inside.kept if s not in (q.store, k.store, v.store))
+    ins = (q, k, v) if bias is None else (q, k, v, bias)
+    own = sum(s.nbytes for s in inside.kept if s not in [value.store for value in ins])
     # until it is computed again only the inputs are held; then all of the core at once
-    return tape.node(CORE, out, q, k, v, keep=(q, k, v), scratch=own + inside.backward_rise())
+    return tape.node(CORE, out, *ins, keep=ins, scratch=own + inside.backward_rise())
 
 
 def _softmax_flops(spec: Attention, stored: bool) -> int:
@@ -90,7 +91,7 @@ def _count_core(tape: Tape, spec: Attention, n_pairs: int, *moved: int) -> None:
     tape.count(CORE, flops, *moved, backward_bytes=2 * sum(moved))
 
 
-def _fused(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs) -> Value:
+def _fused(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs, bias: Value | None) -> Value:
     """torch's scaled_dot_product_attention: keeps q, k, v, output, a log-sum a query, and what is added."""
     heads, batch = tape.share(spec.n_heads), tape.at.batch
     keys = _key_bytes(tape, spec, pairs.keys)
@@ -98,7 +99,6 @@ def _fused(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pai
     _count_core(tape, spec, pairs.legal, q.nbytes, keys, keys, out.nbytes)
     n = heads * batch * pairs.legal
     tape.count(SOFTMAX, _softmax_flops(spec, False) * n + q.n, 0, backward_bytes=0)
-    bias = _score_bias(tape, spec, q.width, pairs)
     if _writes_out(tape, spec):
         return _written_out(tape, spec, q, k, v, bias, heads * batch * pairs.square)
     keep: list[Value | Store] = [q, k, v, out, Store(heads * tape.tokens * tape.numerics.wide)]
@@ -127,7 +127,7 @@ def _written_out(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, bias
     return ops.cast(tape, CORE, out, q.width)
 
 
-def _score_bias(tape: Tape, spec: Attention, width: int, pairs: Pairs) -> Value | None:
+def score_bias(tape: Tape, spec: Attention, width: int, pairs: Pairs) -> Value | None:
     """What a position adds to the scores, (heads, T, S): made once a pass (ALiBi) or looked up in each layer (T5)."""
     heads, position = tape.share(spec.n_heads), spec.position
     n = heads * pairs.square
@@ -152,7 +152,7 @@ def _key_bytes(tape: Tape, spec: Attention, keys: int) -> int:
     return tape.at.batch * tape.share(spec.n_kv_heads) * spec.head_dim * keys * width
 
 
-def _stored(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs) -> Value:
+def _stored(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pairs, bias: Value | None) -> Value:
     """Written out: scores and probabilities of the whole square are stored, in float32 until the values' product."""
     heads, batch, group = tape.share(spec.n_heads), tape.at.batch, spec.n_heads // spec.n_kv_heads
     n, wide = heads * batch * pairs.square, max(tape.numerics.wide, q.width)
@@ -168,7 +168,6 @@ def _stored(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pa
         capped = Value(n, wide)
         s = tape.node(SOFTMAX, capped, s, keep=(capped,), scratch=n * wide)
         s = tape.node(SOFTMAX, Value(n, wide), s)
-    bias = _score_bias(tape, spec, q.width, pairs)
     if bias is not None:
         ins = (s, ops.cast(tape, SOFTMAX, bias, wide)) if isinstance(spec.position, T5Bias) else (s,)
         s = tape.node(SOFTMAX, Value(n, wide), *ins, passes=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from assay.cost import ops
-from assay.cost.core import CORE, Pairs, core, heads_first, stores_scores
+from assay.cost.core import CORE, Pairs, attend, heads_first, score_bias, stores_scores
 from assay.cost.rules import Named, Tensor
 from assay.cost.tape import Store, Tape, Value
 from assay.recipe.differential import HeadPairs
@@ -25,10 +25,11 @@ def difference(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs:
     """The core once for each half of the values, the two maps' difference, its norm, its factor."""
     assert isinstance(spec.differential, HeadPairs)
     factor = _factor(tape, spec.head_dim, q.width)
+    bias = score_bias(tape, spec, q.width, pairs)
     halves = []
     for _ in range(spec.cores):
         keys = ops.copy(tape, CORE, k) if _keys_copied(tape, spec) else k
-        out = core(tape, spec, q, keys, ops.copy(tape, CORE, v), pairs, joined=False)
+        out = attend(tape, spec, q, keys, ops.copy(tape, CORE, v), pairs, bias)
         tape.count(DIFFERENCE, out.n, out.nbytes, out.nbytes // 2)
         scaled = tape.node(DIFFERENCE, Value(out.n // 2, out.width), out, keep=(out, factor))
         halves.append(tape.node(DIFFERENCE, Value(out.n // 2, out.width), out, scaled, passes=True))

@@ -34,7 +34,8 @@ class HeadPairs(Differential):
     Head i of the first half is paired with head j = i + n_heads/2, key/value heads likewise; both maps read both
     values, side by side, ``norm`` is over those 2 · head_dim channels. ``lambda = exp(q1 · k1) - exp(q2 · k2) + start``
     with four learned vectors of head_dim a layer (equation 2). ``start``: a number, or ``by_depth`` for
-    0.8 - 0.6 · exp(-0.3 · l) in layer l, counted from 0 (equation 3).
+    0.8 - 0.6 · exp(-0.3 · l) in layer l, counted from 0 (equation 3). The paper draws the vectors from N(0, 0.1²):
+    ``init.lambda``.
     """
 
     kind: Literal["pairs"] = "pairs"
