@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -216,6 +222,59 @@ def test_going_on_after_a_stop(trained: Path, tmp_path: Path, monkeypatch: pytes
     assert as_json(*argv, str(out))["new"] == 0
     assert "another prompt, model or setting" in run(*argv, str(out), "--seed", "1", code=2)
     assert "another prompt, model or setting" in run(*argv, str(out), "--stop", "a", code=2)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_text_is_shown_as_it_comes(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece a token, before the next token is made; what Ctrl-C finds is there."""
+    from assay.decoding import Decoding
+
+    shown: list[tuple[int, str]] = []
+    made = 0
+    steps = Decoding._steps
+
+    def counted(self: Decoding) -> Any:
+        nonlocal made
+        for step in steps(self):
+            made += 1
+            if made == 6:
+                raise KeyboardInterrupt
+            yield step
+
+    echo = typer.echo
+    monkeypatch.setattr(Decoding, "_steps", counted)
+    monkeypatch.setattr(
+        "assay.cli.generate.typer.echo", lambda text="", **k: (shown.append((made, text)), echo(text, **k))[1]
+    )
+    want = run(str(trained), "the cat", "--max-new-tokens", "12", code=130)
+    assert "Traceback" not in want
+    pieces = [(n, text) for n, text in shown if text]
+    assert [n for n, _ in pieces] == [1, 2, 3, 4, 5]
+    assert all(len(text) == 1 for _, text in pieces)
+
+
+def test_ctrl_c_of_a_real_process(trained: Path, tmp_path: Path) -> None:
+    """Whole lines only, exit code 130, and the same command ends with the file of an uninterrupted one."""
+    rows = [{"prompt": WORDS[: 5 + i]} for i in range(12)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "out.jsonl"
+    argv = (str(trained), "--input", str(tmp_path / "in.jsonl"), "--batch", "1", "--temperature", "1", "--output")
+    command = [sys.executable, "-m", "assay", "generate", *argv, str(out), "--max-new-tokens", "60"]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 120
+    while time.time() < deadline and process.poll() is None and not (out.exists() and out.stat().st_size):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    kept = out.read_bytes()
+    assert kept.endswith(b"\n")
+    n = kept.count(b"\n")
+    assert f"stopped: {n} of 12 kept" in " ".join(told.split())
+    again = as_json(*argv, str(out), "--max-new-tokens", "60")
+    assert again["found"] == n < 12
+    whole = tmp_path / "whole.jsonl"
+    run(*argv, str(whole), "--max-new-tokens", "60")
     assert out.read_bytes() == whole.read_bytes()
 
 
