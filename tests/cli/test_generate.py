@@ -259,7 +259,7 @@ def test_ctrl_c_of_a_real_process(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "out.jsonl"
     argv = (str(trained), "--input", str(tmp_path / "in.jsonl"), "--batch", "1", "--temperature", "1", "--output")
-    command = [sys.executable, "-m", "assay", "generate", *argv, str(out), "--max-new-tokens", "60"]
+    command = [sys.executable, "-m", "assay", "generate", *argv, str(out), "--max-new-tokens", "30"]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
     deadline = time.time() + 120
     while time.time() < deadline and process.poll() is None and not (out.exists() and out.stat().st_size):
@@ -271,10 +271,10 @@ def test_ctrl_c_of_a_real_process(trained: Path, tmp_path: Path) -> None:
     assert kept.endswith(b"\n")
     n = kept.count(b"\n")
     assert f"stopped: {n} of 12 kept" in " ".join(told.split())
-    again = as_json(*argv, str(out), "--max-new-tokens", "60")
+    again = as_json(*argv, str(out), "--max-new-tokens", "30")
     assert again["found"] == n < 12
     whole = tmp_path / "whole.jsonl"
-    run(*argv, str(whole), "--max-new-tokens", "60")
+    run(*argv, str(whole), "--max-new-tokens", "30")
     assert out.read_bytes() == whole.read_bytes()
 
 
