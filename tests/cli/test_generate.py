@@ -131,6 +131,25 @@ def test_sampling_options_reach_the_draw(trained: Path) -> None:
     assert (cut["text"], cut["finish"]) == (first["text"].partition(stop)[0], "stop")
 
 
+def test_log_probabilities(trained: Path, tmp_path: Path) -> None:
+    """Of the model's own softmax, one a token; the same in a file of prompts."""
+    from assay.interop import open_folder
+
+    options = ("--max-new-tokens", "6", "--temperature", "2", "--logprobs")
+    told = as_json(str(trained), "the cat", *options)
+    whole = torch.tensor([[*b"the cat", *told["ids"]]])
+    want = torch.log_softmax(open_folder(trained).decoder(whole), dim=-1)[0, 6:-1]
+    got = torch.tensor(told["logprobs"])
+    torch.testing.assert_close(got, want.gather(-1, whole[0, 7:, None]).squeeze(-1).detach(), rtol=1e-4, atol=1e-5)
+    (tmp_path / "in.jsonl").write_text('{"prompt": "the cat"}\n{"prompt": "a"}\n')
+    run(str(trained), "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.jsonl"), *options)
+    rows = texts(tmp_path / "out.jsonl")
+    assert rows[0]["ids"] == told["ids"]
+    assert rows[0]["logprobs"] == pytest.approx(told["logprobs"], abs=1e-5)
+    assert [len(row["logprobs"]) for row in rows] == [row["tokens"] for row in rows]
+    assert "--json" in run(str(trained), "the cat", *options, code=2)
+
+
 def test_the_context_ends_a_text(trained: Path) -> None:
     told = as_json(str(trained), "x" * 90, "--max-new-tokens", "20", "--temperature", "1", "--top-k", "40")
     assert (told["finish"], told["new_tokens"]) in [("context", 6), ("stop_id", told["new_tokens"])]

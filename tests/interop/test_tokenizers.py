@@ -156,6 +156,7 @@ TEMPLATES = {
     "{{ m['content'] | trim }}|{% endfor %}",
     "json": "{{ messages | tojson }}\n{{ messages | tojson(indent=2) }}{{ eos_token }}",
     "blocks": "{%- for m in messages %}\n    {{- m.role }}:\n{% if loop.last %}\n!\n{% endif %}\n{%- endfor %}\n",
+    "marks": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}",
     "names": "{{ add_generation_prompt }}{{ tools is none }}{% set ns = namespace(n=0) %}{% set ns.n = 3 %}{{ ns.n }}",
 }
 TALK = [{"role": "system", "content": "Be <brief> & kind."}, {"role": "user", "content": " cat? \n"}]
