@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from assay.decoding import DecodingError, chat_text, prompt_ids, read_tokenizer
-from assay.interop.byte_tokenizer import write_byte_tokenizer
 from assay.interop.gguf_tokenizer import gguf_tokenizer
+from assay.interop.tokenizer_files import write_byte_tokenizer
 from tests.cli.test_generate import TEMPLATE, WORDS, tokenizer_of
 from tests.interop.support import quiet
 from tests.interop.test_gguf import smollm2
@@ -119,13 +119,13 @@ def test_a_gguf_tokenizer_of_another_kind_is_refused(
 
 
 def test_what_stands_beside_a_tokenizer(tmp_path: Path) -> None:
-    """Stop ids of every file that names some; a start token, else an end token; templates by file, text or name."""
+    """Stop ids as transformers finds them, and the tokenizer's own; a start, else an end token; templates of any form."""
     tokenizer_of(tmp_path)
     ours = read_tokenizer(tmp_path)
     assert (ours.stop_ids, ours.prefix_id, ours.chat_template) == ((1,), 0, TEMPLATE)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7]}))
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 6}))
-    assert read_tokenizer(tmp_path).stop_ids == (1, 5, 6, 7)
+    assert read_tokenizer(tmp_path).stop_ids == (1, 5, 7)
     named = [{"name": "tool", "template": "x"}, {"name": "default", "template": "y"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     bare = read_tokenizer(tmp_path / "tokenizer.json")

@@ -152,7 +152,7 @@ def _own_tokenizer(opened: Opened) -> Tokenizer:
         from assay.interop.gguf_tokenizer import gguf_tokenizer
 
         return gguf_tokenizer(source)
-    if opened.kind in ("run", "weights") and not (source / "tokenizer.json").is_file():
+    if opened.kind == "run" and not (source / "tokenizer.json").is_file():
         named = tokenizer_of_run(source)
         if named is not None:
             return _named_tokenizer(named)
@@ -160,20 +160,15 @@ def _own_tokenizer(opened: Opened) -> Tokenizer:
 
 
 def tokenizer_of_run(folder: Path) -> str | None:
-    """``bytes`` or the file that a run's manifest, or a conversion's report, names; None where neither does."""
-    for name in ("manifest.json", "convert.json"):
-        try:
-            told: Any = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        tables = [told.get("corpus"), told.get("config", {}).get("data"), told]
-        named = [table["tokenizer"] for table in tables if isinstance(table, dict) and "tokenizer" in table]
-        if "bytes" in named:
-            return "bytes"
-        found = next((str(n) for n in named[1:] if isinstance(n, str) and n != "auto"), None)
-        if found is not None:
-            return found
-    return None
+    """``bytes`` or the file that a run's manifest names; None where it names none."""
+    try:
+        told: Any = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        named = (told["corpus"]["tokenizer"], told["config"].get("data", {}).get("tokenizer"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if "bytes" in named:
+        return "bytes"
+    return named[1] if isinstance(named[1], str) and named[1] != "auto" else None
 
 
 def _named_tokenizer(given: str) -> Tokenizer:
