@@ -119,7 +119,7 @@ def test_a_gguf_tokenizer_of_another_kind_is_refused(
 
 
 def test_what_stands_beside_a_tokenizer(tmp_path: Path) -> None:
-    """Stop ids as transformers finds them, and the tokenizer's own; a start, else an end token; templates of any form."""
+    """Stop ids as transformers finds them, and the tokenizer's own; a start token, else an end; any template."""
     tokenizer_of(tmp_path)
     ours = read_tokenizer(tmp_path)
     assert (ours.stop_ids, ours.prefix_id, ours.chat_template) == ((1,), 0, TEMPLATE)

@@ -98,7 +98,7 @@ def read_tokenizer(path: Path, config: dict[str, Any] | None = None) -> Pieces:
     """The tokenizer of a folder with ``tokenizer.json``, or of such a file.
 
     Stop ids: those of ``generation_config.json``, else of ``config.json``; and the end token of
-    ``tokenizer_config.json``. An empty context is its start token, else its end token, else what the model's files name.
+    ``tokenizer_config.json``. An empty context is its start token, else its end token, else the model's.
 
     Args:
         config: what ``config.json`` says, if it is read already.
