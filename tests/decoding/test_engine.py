@@ -82,12 +82,11 @@ def test_packed_is_plain(name: str, batch: int, dtype: torch.dtype, layout: str)
     got = torch.stack([engine.step(column) for column in ids[:, 6:].T], dim=1)
     want = random_decoder(recipe, 1, dtype=dtype).float()(ids, rope_length=14)[:, 6:]
     assert_close(got, want.detach(), EXACT[dtype])
-    assert {p.layout for p in engine.products} == {layout}
+    expected = layout if layout in products.layouts_for(decoder.embedding.table, batch) else "plain"
+    assert {p.layout for p in engine.products} == {expected}
     weights = sum(p.nbytes for p in decoder.parameters())
-    copied = [p.nbytes for p in engine.products]
-    assert layout == "plain" or all(
-        n == p.shape[0] * p.shape[1] * dtype.itemsize for n, p in zip(copied, engine.products, strict=True)
-    )
+    sizes = [p.shape[0] * p.shape[1] * dtype.itemsize for p in engine.products]
+    assert expected == "plain" or all(p.nbytes >= n for p, n in zip(engine.products, sizes, strict=True))
     assert engine.packed_bytes <= weights
 
 
@@ -126,12 +125,12 @@ def test_a_build_without_onednn_does_without(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(products, "_ONEDNN", {})
     monkeypatch.setattr(products, "_right", lambda *_: False)
     decoder = random_decoder(resolve(LLAMA), 0, dtype=torch.float32)
-    assert products.layouts_for(decoder.embedding.table) == ("plain", "columns")
+    assert products.layouts_for(decoder.embedding.table, 2) == ("plain", "columns")
     engine = Engine(decoder, 1, 4, layout="onednn")
     engine.step(torch.ones(1, dtype=torch.long))
     assert {p.layout for p in engine.products} == {"plain"}
-    assert products.layouts_for(decoder.embedding.table.double()) == ("plain",)
-    assert products.layouts_for(decoder.embedding.table.to("meta")) == ("plain",)
+    assert products.layouts_for(decoder.embedding.table.double(), 1) == ("plain",)
+    assert products.layouts_for(decoder.embedding.table.to("meta"), 1) == ("plain",)
 
 
 @given(recipes(causal=True), seeds)
@@ -202,7 +201,9 @@ def _bytes_alive() -> int:
 
 def test_what_is_wrong_is_named() -> None:
     decoder = random_decoder(resolve(LLAMA), 0)
-    with pytest.raises(ValueError, match="layout: no such layout 'rows'; known: auto, plain, columns, onednn"):
+    with pytest.raises(
+        ValueError, match="layout: no such layout 'rows'; known: auto, plain, columns, bags, onednn, onednn64"
+    ):
         Engine(decoder, 1, 4, layout="rows")
     engine = Engine(decoder, 1, 4)
     engine.prefill(torch.ones(1, 4, dtype=torch.long))
