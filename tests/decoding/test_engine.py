@@ -14,7 +14,7 @@ from assay.decoding import Engine, products
 from assay.decoding.products import LAYOUTS
 from assay.model import CacheFull
 from assay.recipe import Recipe, resolve
-from tests.laws.common import assert_close, random_ids, seeds
+from tests.laws.common import assert_close, examples, random_ids, seeds
 from tests.laws.rich import RICH
 from tests.strategies import random_decoder, randomise, recipes
 
@@ -149,6 +149,23 @@ def test_a_row_that_waits_reads_nothing(recipe: Recipe, seed: int) -> None:
             texts[row] = torch.cat((texts[row], new[row : row + 1]))
             assert_close(logits[row], decoder(texts[row][None], rope_length=LENGTH)[0, -1], what=f"row {row}")
     assert engine.cache.rows == tuple(map(len, texts))
+
+
+@examples(0.4)
+@given(recipes(causal=True, max_layers=2), seeds)
+def test_fifty_tokens_with_and_without_a_cache(recipe: Recipe, seed: int) -> None:
+    """Greedy, as far as learned positions go; two logits within 1e-9 of each other would be a tie."""
+    learned = recipe.embedding.position.kind_name == "learned"
+    room = min(53, recipe.max_seq_len) if learned else 53
+    decoder = random_decoder(recipe, seed)
+    text = random_ids(recipe, 1, 3, seed)
+    engine = Engine(decoder, 1, room)
+    logits = engine.prefill(text)
+    while text.shape[1] < room:
+        new = logits.argmax(-1)
+        assert int(new) == int(decoder(text, rope_length=room)[0, -1].argmax())
+        text = torch.cat((text, new[None]), dim=1)
+        logits = engine.step(new)
 
 
 def test_weights_that_change_are_laid_out_anew() -> None:

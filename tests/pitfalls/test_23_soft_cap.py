@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from assay.decoding import Engine
 from assay.model import UnsupportedBackend, build
 from assay.model.backend import BACKENDS, Call, Legal, scores
 from tests.pitfalls.support import close, decoder, ids, recipe
@@ -69,3 +70,15 @@ def test_the_heads_cap_is_in_the_loss() -> None:
         want = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")
         assert float(model.loss(x, y).sum) == pytest.approx(float(want), rel=1e-12)
         assert float(free.loss(x, y).sum) != pytest.approx(float(want), rel=1e-3)
+
+
+@torch.no_grad()
+def test_decoding_caps_too() -> None:
+    """Prefill and steps from a cache: the capped logits, not those of the model without."""
+    model, free = decoder(soft_cap=0.3), decoder()
+    x = ids(0, 2, 9)
+    engine = Engine(model, 2, 9)
+    first, second = engine.prefill(x[:, :8]), engine.step(x[:, 8])
+    got, want = torch.stack((first, second), dim=1), model(x)[:, -2:]
+    assert close(got, want)
+    assert not close(free(x)[:, -2:], want, 1e-3)
