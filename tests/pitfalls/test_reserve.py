@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
 from torch.nn import functional as F
 
 from assay.cost import budget
 from assay.decoding import Sampling, complete
 from assay.model import WeightsError, build, load_weights, named_params, save_weights
-from assay.recipe import Recipe, load
-from tests.decoding.slow import Uncached
-from tests.laws.common import examples
+from assay.recipe import load
 from tests.pitfalls.support import close, decoder, ids, recipe
-from tests.strategies import random_decoder, recipes
 
 # --- label shifted twice; targets leak across rows (huggingface/transformers#47394) ---
 
@@ -199,18 +195,3 @@ def test_ids_beyond_the_tokenizer_are_never_drawn() -> None:
     assert int(complete(model, x, 12, sampling=greedy).ids.max()) >= 20
     for sampling in (greedy, hot):
         assert int(complete(model, x, 12, sampling=sampling, seed=[4, 5], vocab=20).ids.max()) < 20
-
-
-# --- sampling with cache (lucidrains/x-transformers#219) ---
-
-
-@given(recipes(causal=True))
-@examples(0.25)
-def test_fifty_greedy_tokens_with_and_without_cache(drawn: Recipe) -> None:
-    """Over random recipes; past the window, past the trained context where the positions go on."""
-    model = random_decoder(drawn)
-    fixed = drawn.embedding.position.kind_name == "learned"
-    n = drawn.max_seq_len - 3 if fixed else 50
-    x = torch.tensor([[1, 5, 3]])
-    cached = complete(model, x, n).ids
-    assert cached.tolist() == complete(model, x, n, engine=Uncached).ids.tolist()
