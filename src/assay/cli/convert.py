@@ -55,7 +55,7 @@ def run(
     json: AsJson = False,
     plugins: Plugins = None,
 ) -> None:
-    """Multi-head attention into grouped-query attention, with what it costs and what it saves.
+    """Multi-head attention into grouped-query attention.
 
     The key and value heads of each group become their mean (Ainslie et al. 2023), then a short training repairs what
     that broke: AdamW or the run's own optimizer, warmed up over a tenth and decayed to a tenth of its peak. Told: the
