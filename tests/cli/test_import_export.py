@@ -59,6 +59,7 @@ def test_a_tokenizer_comes_along(checkpoint: Path, tmp_path: Path) -> None:
     vocab = tokenizer_of(source)
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     model.resize_token_embeddings(vocab)
+    model.to(torch.bfloat16)
     for config in (model.config, model.generation_config):
         config.bos_token_id, config.eos_token_id = 0, [1, 7]
     model.save_pretrained(source)
@@ -70,6 +71,7 @@ def test_a_tokenizer_comes_along(checkpoint: Path, tmp_path: Path) -> None:
         assert (found.stop_ids, found.prefix_id, found.chat_template) == ((1, 7), 0, TEMPLATE)
         assert found.encode("the cat") == read_tokenizer(source).encode("the cat")
         assert json.loads(run("generate", str(folder), "the cat", "--max-new-tokens", "5", "--json"))["text"] == want
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").dtype == torch.bfloat16
     theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
     assert theirs.encode("the cat") == read_tokenizer(source).encode("the cat")
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").generation_config.eos_token_id == [1, 7]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from assay.cli.errors import UserError
 
@@ -20,6 +20,32 @@ SHARE = 0.05  # of the run's updates (Ainslie et al. 2023, arXiv:2305.13245, §2
 VAL_TOKENS = 65_536  # at most, of a text that is given; a tenth of a shorter one
 
 
+class Tokens(Protocol):
+    """A split's tokens: how many, and the windows of n that begin at ``starts``, (k, n)."""
+
+    @property
+    def size(self) -> int: ...
+
+    def windows(self, starts: NDArray[np.int64], n: int) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class Held:
+    """The same of an array."""
+
+    ids: NDArray[Any]
+
+    @property
+    def size(self) -> int:
+        return len(self.ids)
+
+    def windows(self, starts: NDArray[np.int64], n: int) -> NDArray[Any]:
+        import numpy as np
+
+        found: NDArray[Any] = self.ids[starts[:, None] + np.arange(n)]
+        return found
+
+
 @dataclass(frozen=True)
 class Course:
     """What to measure on and how to train; ``tokens`` is None where nothing is measured.
@@ -28,7 +54,7 @@ class Course:
         first: global index of the first window: a run's own windows are not seen again before all others are.
     """
 
-    tokens: tuple[NDArray[Any], NDArray[Any]] | None  # train, validation
+    tokens: tuple[Tokens, Tokens] | None  # train, validation
     seq_len: int
     batch: int
     steps: int
@@ -56,7 +82,7 @@ class Course:
 
         assert self.tokens is not None
         val = self.tokens[1]
-        starts = np.arange((len(val) - 1) // self.seq_len, dtype=np.int64) * self.seq_len
+        starts = np.arange((val.size - 1) // self.seq_len, dtype=np.int64) * self.seq_len
         total, count = 0.0, 0
         decoder.eval()
         with torch.inference_mode():
@@ -87,7 +113,7 @@ class Course:
             task = bar.add_task("uptraining", total=self.steps)
             for step in range(1, self.steps + 1):
                 samples = self.first + np.arange((step - 1) * self.batch, step * self.batch, dtype=np.int64)
-                starts = window_starts(samples, len(self.tokens[0]), self.seq_len, self.seed)
+                starts = window_starts(samples, self.tokens[0].size, self.seq_len, self.seed)
                 rows = _windows(self.tokens[0], starts, self.seq_len, decoder)
                 accumulate_gradients(decoder, [rows], precision=precision)
                 torch.nn.utils.clip_grad_norm_(decoder.parameters(), limit)
@@ -100,12 +126,13 @@ class Course:
         decoder.to(stored).eval()
 
 
-def _windows(tokens: NDArray[Any], starts: NDArray[np.int64], seq_len: int, decoder: Decoder) -> tuple[Any, Any]:
-    from assay.training.data.batches import windows
+def _windows(tokens: Tokens, starts: NDArray[np.int64], seq_len: int, decoder: Decoder) -> tuple[Any, Any]:
+    """Inputs and next-token targets, (k, seq_len) each, where the model is."""
+    import numpy as np
+    import torch
 
-    ids, targets = windows(tokens, starts, seq_len)
-    device = decoder.embedding.table.device
-    return ids.to(device), targets.to(device)
+    block = torch.from_numpy(tokens.windows(starts, seq_len + 1).astype(np.int64)).to(decoder.embedding.table.device)
+    return block[:, :-1].contiguous(), block[:, 1:].contiguous()
 
 
 def course_of(
@@ -120,7 +147,7 @@ def course_of(
 ) -> Course:
     """What to train with: the run's corpus and settings, or a text cut by the folder's own tokenizer."""
     config = _config(opened) if opened.kind == "run" else None
-    tokens: tuple[Any, Any] | None = None
+    tokens: tuple[Tokens, Tokens] | None = None
     if data is not None:
         tokens = _text(opened, data)
     elif config is not None:
@@ -132,8 +159,8 @@ def course_of(
     length = seq_len or (config.seq_len if config is not None else min(256, opened.decoder.recipe.max_seq_len))
     rows = batch or (config.batch_size if config is not None else 8)
     for part, found in zip(("train", "validation"), tokens or (), strict=False):
-        if len(found) < length + 1:
-            raise UserError(f"{part} text: {len(found)} tokens, no window of {length} + 1; take a longer text")
+        if found.size < length + 1:
+            raise UserError(f"{part} text: {found.size} tokens, no window of {length} + 1; take a longer text")
     own = data is None and config is not None
     default = max(1, round(SHARE * config.steps)) if own and config is not None else 0
     peak = lr if lr is not None else float(getattr(config.schedule, "lr", 1e-4)) if config is not None else 1e-4
@@ -148,7 +175,7 @@ def _config(opened: Opened) -> RunConfig:
     return load_record(opened.source).config
 
 
-def _corpus(folder: Path, config: RunConfig) -> tuple[Any, Any]:
+def _corpus(folder: Path, config: RunConfig) -> tuple[Tokens, Tokens]:
     import json
 
     from assay.training import open_corpus
@@ -157,10 +184,10 @@ def _corpus(folder: Path, config: RunConfig) -> tuple[Any, Any]:
     told = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["corpus"]["sha256"]
     if corpus.sha256 != told:
         raise UserError(f"{folder}: its corpus {config.data.corpus!r} is not what it was; give a text with --data FILE")
-    return corpus.train, corpus.val
+    return Held(corpus.train), Held(corpus.val)
 
 
-def _text(opened: Opened, path: Path) -> tuple[Any, Any]:
+def _text(opened: Opened, path: Path) -> tuple[Tokens, Tokens]:
     """A text's tokens: the last tenth, ``VAL_TOKENS`` at most, is for validation."""
     import numpy as np
 
@@ -170,4 +197,4 @@ def _text(opened: Opened, path: Path) -> tuple[Any, Any]:
         raise UserError(f"--data: {path}: cannot be read: {error}") from None
     ids = np.array(opened.tokenizer().encode(text, special=False), dtype=np.int64)
     cut = len(ids) - min(VAL_TOKENS, len(ids) // 10)
-    return ids[:cut], ids[cut:]
+    return Held(ids[:cut]), Held(ids[cut:])

@@ -114,11 +114,25 @@ def _own(folder: Path, weights: Path, dtype: torch.dtype | None, device: str | t
     from assay.model import WeightsError, build, load_weights
     from assay.recipe import load
 
-    decoder = build(load(folder / RECIPE), device="meta").to(dtype or torch.float32).to_empty(device=device)
+    decoder = build(load(folder / RECIPE), device="meta")
+    decoder = decoder.to(dtype or _stored_dtype(weights) or torch.float32).to_empty(device=device)
     try:
         return load_weights(decoder, weights)
     except WeightsError as error:
         raise DamagedFolder(str(error)) from None
+
+
+def _stored_dtype(weights: Path) -> torch.dtype | None:
+    """The dtype of the token table; None where it cannot be told, which loading then does."""
+    from safetensors import SafetensorError, safe_open
+
+    from assay.interop.store import DTYPES
+
+    try:
+        with safe_open(weights, framework="pt") as f:
+            return DTYPES.get(f.get_slice("embedding.table").get_dtype())
+    except (OSError, SafetensorError):
+        return None
 
 
 def _weights_of(folder: Path) -> tuple[Path, tuple[str, ...]]:
