@@ -31,7 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from assay import RunConfig, load, train
 
     folder = tmp_path_factory.mktemp("run")
-    (folder / "words.txt").write_text("\n\n".join([WORDS] * 200))
+    (folder / "words.txt").write_text("\n\n".join(f"{WORDS} {n}" for n in range(200)))
     table = {
         "recipe": load("tiny/base", ["n_layers=2"]),
         "seq_len": 32,

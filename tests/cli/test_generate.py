@@ -39,7 +39,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from assay import RunConfig, load, train
 
     folder = tmp_path_factory.mktemp("run")
-    (folder / "words.txt").write_text("\n\n".join([WORDS] * 200))
+    (folder / "words.txt").write_text("\n\n".join(f"{WORDS} {n}" for n in range(200)))
     config = RunConfig.from_dict(
         {
             "recipe": load("tiny/base", ["max_seq_len=96"]),

@@ -139,6 +139,42 @@ def test_what_stands_beside_a_tokenizer(tmp_path: Path) -> None:
         read_tokenizer(tmp_path / "nowhere")
 
 
+def test_the_tokenizer_of_a_run(tmp_path: Path) -> None:
+    """Beside the run, else where its manifest says it was; ends of documents are those of its corpus."""
+    from assay.interop import open_folder
+    from assay.model import save_weights
+    from tests.pitfalls.support import decoder
+
+    model, elsewhere = decoder({"vocab_size": 290}), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    tokenizer_of(elsewhere)
+    (elsewhere / "tokenizer_config.json").unlink()
+    (tmp_path / "recipe.toml").write_text(model.recipe.to_toml())
+    save_weights(model, tmp_path / "model.safetensors")
+
+    def told(facts: dict[str, Any], **data: Any) -> Any:
+        manifest = {"corpus": facts, "config": {"data": data}}
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        return open_folder(tmp_path).tokenizer()
+
+    named = told({"tokenizer": "mine (290)", "bos": 2, "eos": 1}, tokenizer=str(elsewhere / "tokenizer.json"))
+    assert (named.size, named.stop_ids, named.prefix_id) == (290, (1,), 2)
+    tokenized = told({"tokenizer": "mine (290)", "eos": 1}, tokenizer="auto", corpus=str(elsewhere))
+    assert (tokenized.size, tokenized.stop_ids, tokenized.prefix_id) == (290, (1,), 1)
+    assert told({"tokenizer": "bytes"}, corpus="stdlib").name == "bytes"
+    with pytest.raises(DecodingError, match=r"tokenizer\.json: no such file"):
+        told({"tokenizer": "mine (290)"}, tokenizer="auto", corpus="texts")
+    (tmp_path / "tokenizer.json").write_bytes((elsewhere / "tokenizer.json").read_bytes())
+    assert told({"tokenizer": "mine (290)", "eos": 1}, tokenizer="/gone/tokenizer.json").stop_ids == (1,)
+    small = tmp_path / "small"
+    small.mkdir()
+    (small / "recipe.toml").write_text(decoder({"vocab_size": 200}).recipe.to_toml())
+    save_weights(decoder({"vocab_size": 200}), small / "model.safetensors")
+    (small / "tokenizer.json").write_bytes((elsewhere / "tokenizer.json").read_bytes())
+    with pytest.raises(DecodingError, match="has 290 tokens, the model's vocabulary 200"):
+        open_folder(small).tokenizer()
+
+
 def test_bytes_as_a_tokenizer_of_transformers(tmp_path: Path) -> None:
     """Token i is byte i, for every byte of text; the end is 0."""
     theirs = transformers.AutoTokenizer.from_pretrained(write_byte_tokenizer(tmp_path))
