@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shlex
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -132,6 +138,25 @@ def test_sampling_options_reach_the_draw(trained: Path) -> None:
     assert (cut["text"], cut["finish"]) == (first["text"].partition(stop)[0], "stop")
 
 
+def test_log_probabilities(trained: Path, tmp_path: Path) -> None:
+    """Of the model's own softmax, one a token; the same in a file of prompts."""
+    from assay.interop import open_folder
+
+    options = ("--max-new-tokens", "6", "--temperature", "2", "--logprobs")
+    told = as_json(str(trained), "the cat", *options)
+    whole = torch.tensor([[*b"the cat", *told["ids"]]])
+    want = torch.log_softmax(open_folder(trained).decoder(whole), dim=-1)[0, 6:-1]
+    got = torch.tensor(told["logprobs"])
+    torch.testing.assert_close(got, want.gather(-1, whole[0, 7:, None]).squeeze(-1).detach(), rtol=1e-4, atol=1e-5)
+    (tmp_path / "in.jsonl").write_text('{"prompt": "the cat"}\n{"prompt": "a"}\n')
+    run(str(trained), "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.jsonl"), *options)
+    rows = texts(tmp_path / "out.jsonl")
+    assert rows[0]["ids"] == told["ids"]
+    assert rows[0]["logprobs"] == pytest.approx(told["logprobs"], abs=1e-5)
+    assert [len(row["logprobs"]) for row in rows] == [row["tokens"] for row in rows]
+    assert "--json" in run(str(trained), "the cat", *options, code=2)
+
+
 def test_the_context_ends_a_text(trained: Path) -> None:
     told = as_json(str(trained), "x" * 90, "--max-new-tokens", "20", "--temperature", "1", "--top-k", "40")
     assert (told["finish"], told["new_tokens"]) in [("context", 6), ("stop_id", told["new_tokens"])]
@@ -223,6 +248,59 @@ def test_going_on_after_a_stop(trained: Path, tmp_path: Path, monkeypatch: pytes
     assert as_json(*argv, str(out))["new"] == 0
     assert "another prompt, model or setting" in run(*argv, str(out), "--seed", "1", code=2)
     assert "another prompt, model or setting" in run(*argv, str(out), "--stop", "a", code=2)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_text_is_shown_as_it_comes(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece a token, before the next token is made; what Ctrl-C finds is there."""
+    from assay.decoding import Decoding
+
+    shown: list[tuple[int, str]] = []
+    made = 0
+    steps = Decoding._steps
+
+    def counted(self: Decoding) -> Any:
+        nonlocal made
+        for step in steps(self):
+            made += 1
+            if made == 6:
+                raise KeyboardInterrupt
+            yield step
+
+    echo = typer.echo
+    monkeypatch.setattr(Decoding, "_steps", counted)
+    monkeypatch.setattr(
+        "assay.cli.generate.typer.echo", lambda text="", **k: (shown.append((made, text)), echo(text, **k))[1]
+    )
+    want = run(str(trained), "the cat", "--max-new-tokens", "12", code=130)
+    assert "Traceback" not in want
+    pieces = [(n, text) for n, text in shown if text]
+    assert [n for n, _ in pieces] == [1, 2, 3, 4, 5]
+    assert all(len(text) == 1 for _, text in pieces)
+
+
+def test_ctrl_c_of_a_real_process(trained: Path, tmp_path: Path) -> None:
+    """Whole lines only, exit code 130, and the same command ends with the file of an uninterrupted one."""
+    rows = [{"prompt": WORDS[: 5 + i]} for i in range(12)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "out.jsonl"
+    argv = (str(trained), "--input", str(tmp_path / "in.jsonl"), "--batch", "1", "--temperature", "1", "--output")
+    command = [sys.executable, "-m", "assay", "generate", *argv, str(out), "--max-new-tokens", "30"]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 120
+    while time.time() < deadline and process.poll() is None and not (out.exists() and out.stat().st_size):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    kept = out.read_bytes()
+    assert kept.endswith(b"\n")
+    n = kept.count(b"\n")
+    assert f"stopped: {n} of 12 kept" in " ".join(told.split())
+    again = as_json(*argv, str(out), "--max-new-tokens", "30")
+    assert again["found"] == n < 12
+    whole = tmp_path / "whole.jsonl"
+    run(*argv, str(whole), "--max-new-tokens", "30")
     assert out.read_bytes() == whole.read_bytes()
 
 

@@ -47,6 +47,36 @@ def test_in_and_out_again(checkpoint: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
 
+def test_a_tokenizer_comes_along(checkpoint: Path, tmp_path: Path) -> None:
+    """In and out again, its special tokens, template and stop ids too; a text is written on from each folder."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from assay.decoding import read_tokenizer
+    from tests.cli.test_generate import TEMPLATE, tokenizer_of
+
+    source = tmp_path / "source"
+    source.mkdir()
+    vocab = tokenizer_of(source)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    model.resize_token_embeddings(vocab)
+    model.to(torch.bfloat16)
+    for config in (model.config, model.generation_config):
+        config.bos_token_id, config.eos_token_id = 0, [1, 7]
+    model.save_pretrained(source)
+    run("import", str(source), str(tmp_path / "ours"))
+    run("export", str(tmp_path / "ours"), str(tmp_path / "theirs"))
+    want = json.loads(run("generate", str(source), "the cat", "--max-new-tokens", "5", "--json"))["text"]
+    for folder in (tmp_path / "ours", tmp_path / "theirs"):
+        found = read_tokenizer(folder)
+        assert (found.stop_ids, found.prefix_id, found.chat_template) == ((1, 7), 0, TEMPLATE)
+        assert found.encode("the cat") == read_tokenizer(source).encode("the cat")
+        assert json.loads(run("generate", str(folder), "the cat", "--max-new-tokens", "5", "--json"))["text"] == want
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").dtype == torch.bfloat16
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    assert theirs.encode("the cat") == read_tokenizer(source).encode("the cat")
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").generation_config.eos_token_id == [1, 7]
+
+
 def test_faults(checkpoint: Path, tmp_path: Path) -> None:
     assert "not empty" in run("import", str(checkpoint), str(checkpoint), code=2)
     assert "config.json" in run("import", str(tmp_path), code=2)

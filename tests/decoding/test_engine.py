@@ -14,7 +14,7 @@ from assay.decoding import Engine, products
 from assay.decoding.products import LAYOUTS
 from assay.model import CacheFull
 from assay.recipe import Recipe, resolve
-from tests.laws.common import assert_close, random_ids, seeds
+from tests.laws.common import assert_close, examples, random_ids, seeds
 from tests.laws.rich import RICH
 from tests.strategies import random_decoder, randomise, recipes
 
@@ -82,13 +82,12 @@ def test_packed_is_plain(name: str, batch: int, dtype: torch.dtype, layout: str)
     got = torch.stack([engine.step(column) for column in ids[:, 6:].T], dim=1)
     want = random_decoder(recipe, 1, dtype=dtype).float()(ids, rope_length=14)[:, 6:]
     assert_close(got, want.detach(), EXACT[dtype])
-    assert {p.layout for p in engine.products} == {layout}
+    expected = layout if layout in products.layouts_for(decoder.embedding.table, batch) else "plain"
+    assert {p.layout for p in engine.products} == {expected}
     weights = sum(p.nbytes for p in decoder.parameters())
-    copied = [p.nbytes for p in engine.products]
-    assert layout == "plain" or all(
-        n == p.shape[0] * p.shape[1] * dtype.itemsize for n, p in zip(copied, engine.products, strict=True)
-    )
-    assert engine.packed_bytes <= weights
+    sizes = [p.shape[0] * p.shape[1] * dtype.itemsize for p in engine.products]
+    assert expected == "plain" or all(p.nbytes >= n for p, n in zip(engine.products, sizes, strict=True))
+    assert engine.packed_bytes <= weights or name != "llama"  # widths that are no multiple of 16 are padded
 
 
 def test_copies_are_the_engines() -> None:
@@ -126,12 +125,12 @@ def test_a_build_without_onednn_does_without(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(products, "_ONEDNN", {})
     monkeypatch.setattr(products, "_right", lambda *_: False)
     decoder = random_decoder(resolve(LLAMA), 0, dtype=torch.float32)
-    assert products.layouts_for(decoder.embedding.table) == ("plain", "columns")
+    assert products.layouts_for(decoder.embedding.table, 2) == ("plain", "columns")
     engine = Engine(decoder, 1, 4, layout="onednn")
     engine.step(torch.ones(1, dtype=torch.long))
     assert {p.layout for p in engine.products} == {"plain"}
-    assert products.layouts_for(decoder.embedding.table.double()) == ("plain",)
-    assert products.layouts_for(decoder.embedding.table.to("meta")) == ("plain",)
+    assert products.layouts_for(decoder.embedding.table.double(), 1) == ("plain",)
+    assert products.layouts_for(decoder.embedding.table.to("meta"), 1) == ("plain",)
 
 
 @given(recipes(causal=True), seeds)
@@ -150,6 +149,23 @@ def test_a_row_that_waits_reads_nothing(recipe: Recipe, seed: int) -> None:
             texts[row] = torch.cat((texts[row], new[row : row + 1]))
             assert_close(logits[row], decoder(texts[row][None], rope_length=LENGTH)[0, -1], what=f"row {row}")
     assert engine.cache.rows == tuple(map(len, texts))
+
+
+@examples(0.4)
+@given(recipes(causal=True, max_layers=2), seeds)
+def test_fifty_tokens_with_and_without_a_cache(recipe: Recipe, seed: int) -> None:
+    """Greedy, as far as learned positions go; two logits within 1e-9 of each other would be a tie."""
+    learned = recipe.embedding.position.kind_name == "learned"
+    room = min(53, recipe.max_seq_len) if learned else 53
+    decoder = random_decoder(recipe, seed)
+    text = random_ids(recipe, 1, 3, seed)
+    engine = Engine(decoder, 1, room)
+    logits = engine.prefill(text)
+    while text.shape[1] < room:
+        new = logits.argmax(-1)
+        assert int(new) == int(decoder(text, rope_length=room)[0, -1].argmax())
+        text = torch.cat((text, new[None]), dim=1)
+        logits = engine.step(new)
 
 
 def test_weights_that_change_are_laid_out_anew() -> None:
@@ -202,7 +218,9 @@ def _bytes_alive() -> int:
 
 def test_what_is_wrong_is_named() -> None:
     decoder = random_decoder(resolve(LLAMA), 0)
-    with pytest.raises(ValueError, match="layout: no such layout 'rows'; known: auto, plain, columns, onednn"):
+    with pytest.raises(
+        ValueError, match="layout: no such layout 'rows'; known: auto, plain, columns, bags, onednn, onednn64"
+    ):
         Engine(decoder, 1, 4, layout="rows")
     engine = Engine(decoder, 1, 4)
     engine.prefill(torch.ones(1, 4, dtype=torch.long))

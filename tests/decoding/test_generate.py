@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import assay
-from assay.decoding import Bytes, Decoding, DecodingError, Sampling, complete, generate
+from assay.decoding import Bytes, Decoding, DecodingError, Kept, Sampling, complete, generate
 from tests.decoding.slow import Uncached
 from tests.laws.common import examples
 from tests.pitfalls.support import decoder as small
@@ -133,6 +133,22 @@ def test_a_table_wider_than_its_tokenizer_never_gives_the_rest() -> None:
         model(), ids, mask, max_new_tokens=30, sampling=Sampling.of(temperature=3.0), seeds=[1, 2], vocab=50
     )
     assert max(int(step.ids.max()) for step in work) < 50
+
+
+def test_an_engine_kept_from_batch_to_batch() -> None:
+    """Rows of each batch as if alone; one engine for batches of a size, another for the rest."""
+    kept, made = Kept(20), []
+    for lengths in ([3, 5], [7, 1], [4, 4], [6]):
+        ids, mask, rows = prompts(lengths)
+        out = complete(
+            model(), ids, 8, mask, sampling=Sampling.of(temperature=1.1), seed=3, rope_length=20, engine=kept
+        )
+        assert kept._made is not None
+        made.append(kept._made[1])
+        for row, alone in enumerate(rows):
+            want = generate(model(), alone[None], 8, temperature=1.1, seed=3, rope_length=20)
+            assert out.ids[row].tolist() == want[0].tolist()
+    assert made[0] is made[1] is made[2] is not made[3]
 
 
 def test_the_mode_of_the_model_is_given_back() -> None:

@@ -121,7 +121,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from assay import RunConfig, load, train
 
     folder = tmp_path_factory.mktemp("run")
-    (folder / "words.txt").write_text("\n\n".join([" ".join(NOUNS)] * 300))
+    (folder / "words.txt").write_text("\n\n".join(f"{' '.join(NOUNS)} {n}" for n in range(300)))
     config = RunConfig.from_dict(
         {
             "recipe": load("tiny/base", ["max_seq_len=40"]),

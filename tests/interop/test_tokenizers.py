@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from assay.decoding import DecodingError, chat_text, prompt_ids, read_tokenizer
-from assay.interop.byte_tokenizer import write_byte_tokenizer
 from assay.interop.gguf_tokenizer import gguf_tokenizer
+from assay.interop.tokenizer_files import write_byte_tokenizer
 from tests.cli.test_generate import TEMPLATE, WORDS, tokenizer_of
 from tests.interop.support import quiet
 from tests.interop.test_gguf import smollm2
@@ -119,13 +119,13 @@ def test_a_gguf_tokenizer_of_another_kind_is_refused(
 
 
 def test_what_stands_beside_a_tokenizer(tmp_path: Path) -> None:
-    """Stop ids of every file that names some; a start token, else an end token; templates by file, text or name."""
+    """Stop ids as transformers finds them, and the tokenizer's own; a start token, else an end; any template."""
     tokenizer_of(tmp_path)
     ours = read_tokenizer(tmp_path)
     assert (ours.stop_ids, ours.prefix_id, ours.chat_template) == ((1,), 0, TEMPLATE)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7]}))
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 6}))
-    assert read_tokenizer(tmp_path).stop_ids == (1, 5, 6, 7)
+    assert read_tokenizer(tmp_path).stop_ids == (1, 5, 7)
     named = [{"name": "tool", "template": "x"}, {"name": "default", "template": "y"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     bare = read_tokenizer(tmp_path / "tokenizer.json")
@@ -137,6 +137,42 @@ def test_what_stands_beside_a_tokenizer(tmp_path: Path) -> None:
         read_tokenizer(tmp_path)
     with pytest.raises(DecodingError, match="nowhere: no such file"):
         read_tokenizer(tmp_path / "nowhere")
+
+
+def test_the_tokenizer_of_a_run(tmp_path: Path) -> None:
+    """Beside the run, else where its manifest says it was; ends of documents are those of its corpus."""
+    from assay.interop import open_folder
+    from assay.model import save_weights
+    from tests.pitfalls.support import decoder
+
+    model, elsewhere = decoder({"vocab_size": 290}), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    tokenizer_of(elsewhere)
+    (elsewhere / "tokenizer_config.json").unlink()
+    (tmp_path / "recipe.toml").write_text(model.recipe.to_toml())
+    save_weights(model, tmp_path / "model.safetensors")
+
+    def told(facts: dict[str, Any], **data: Any) -> Any:
+        manifest = {"corpus": facts, "config": {"data": data}}
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        return open_folder(tmp_path).tokenizer()
+
+    named = told({"tokenizer": "mine (290)", "bos": 2, "eos": 1}, tokenizer=str(elsewhere / "tokenizer.json"))
+    assert (named.size, named.stop_ids, named.prefix_id) == (290, (1,), 2)
+    tokenized = told({"tokenizer": "mine (290)", "eos": 1}, tokenizer="auto", corpus=str(elsewhere))
+    assert (tokenized.size, tokenized.stop_ids, tokenized.prefix_id) == (290, (1,), 1)
+    assert told({"tokenizer": "bytes"}, corpus="stdlib").name == "bytes"
+    with pytest.raises(DecodingError, match=r"tokenizer\.json: no such file"):
+        told({"tokenizer": "mine (290)"}, tokenizer="auto", corpus="texts")
+    (tmp_path / "tokenizer.json").write_bytes((elsewhere / "tokenizer.json").read_bytes())
+    assert told({"tokenizer": "mine (290)", "eos": 1}, tokenizer="/gone/tokenizer.json").stop_ids == (1,)
+    small = tmp_path / "small"
+    small.mkdir()
+    (small / "recipe.toml").write_text(decoder({"vocab_size": 200}).recipe.to_toml())
+    save_weights(decoder({"vocab_size": 200}), small / "model.safetensors")
+    (small / "tokenizer.json").write_bytes((elsewhere / "tokenizer.json").read_bytes())
+    with pytest.raises(DecodingError, match="has 290 tokens, the model's vocabulary 200"):
+        open_folder(small).tokenizer()
 
 
 def test_bytes_as_a_tokenizer_of_transformers(tmp_path: Path) -> None:
@@ -156,6 +192,7 @@ TEMPLATES = {
     "{{ m['content'] | trim }}|{% endfor %}",
     "json": "{{ messages | tojson }}\n{{ messages | tojson(indent=2) }}{{ eos_token }}",
     "blocks": "{%- for m in messages %}\n    {{- m.role }}:\n{% if loop.last %}\n!\n{% endif %}\n{%- endfor %}\n",
+    "marks": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}",
     "names": "{{ add_generation_prompt }}{{ tools is none }}{% set ns = namespace(n=0) %}{% set ns.n = 3 %}{{ ns.n }}",
 }
 TALK = [{"role": "system", "content": "Be <brief> & kind."}, {"role": "user", "content": " cat? \n"}]

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from assay.model.backend import BACKENDS, Call, Legal
 from assay.model.span import allowed
 from assay.recipe.span import WindowSpan
+from tests.pitfalls.support import close, decoder, ids
+from tests.pitfalls.test_12_left_padding import KINDS
 
 RIGHT = [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
 
@@ -57,3 +59,16 @@ def test_a_window_counts_back_from_the_query() -> None:
     """The same corner for a window of 3: queries 3 and 4 of 5."""
     query, key = torch.arange(3, 5).unsqueeze(-1), torch.arange(5).unsqueeze(-2)
     assert allowed(WindowSpan(size=3), query, key).int().tolist() == [[0, 1, 1, 1, 0], [0, 0, 1, 1, 1]]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_of_a_model_behind_its_cache(kind: str) -> None:
+    """Every position scheme and span: the logits of 8 tokens however they come."""
+    over, mixer = KINDS[kind]
+    model = decoder(over, **mixer)
+    x = ids(0, 2, 8)
+    want = model(x)
+    for split in ((8,), (5, 3), (5, 1, 1, 1), (1,) * 8):
+        cache = model.new_cache(2, 8)
+        assert close(torch.cat([model(part, cache=cache) for part in x.split(split, dim=1)], dim=1), want)

@@ -12,7 +12,7 @@ import torch
 from assay.model.position import base_frequencies, frequencies_at, rope_frequencies
 from assay.recipe import RecipeError
 from assay.recipe.position import DynamicScaling, NtkScaling, Rope
-from tests.pitfalls.support import recipe
+from tests.pitfalls.support import close, decoder, ids, recipe
 
 
 @pytest.mark.parametrize(("length", "base"), [(2048, 10000.0), (2049, 10009.92), (4096, 30527.74), (6144, 51293.79)])
@@ -38,3 +38,22 @@ def test_base_by_the_length_of_the_row(length: int, base: float) -> None:
 def test_a_stretch_below_one_is_refused() -> None:
     with pytest.raises(RecipeError, match="factor"):
         recipe(position={"kind": "rope", "scaling": {"kind": "dynamic", "factor": 0.5, "original_seq_len": 8}})
+
+
+@torch.no_grad()
+def test_a_cache_keeps_one_base() -> None:
+    """Across the original length, cached = uncached at the length the cache was made for; no key has another base.
+
+    A cache for no more than the original length has the base as it is, whatever was read before with a longer one.
+    """
+    model = decoder(position={"kind": "rope", "scaling": {"kind": "dynamic", "factor": 2.0, "original_seq_len": 8}})
+    x = ids(0, 1, 14)
+    cache = model.new_cache(1, 14)
+    got = torch.cat([model(part, cache=cache) for part in x.split((6, 1, 1, 1, 5), dim=1)], dim=1)
+    assert close(got, model(x, rope_length=14))
+    assert close(got, model(x))  # the current length, once all is read
+    assert not close(got[:, :6], model(x[:, :6]), 1e-3)  # which a text that ends there does not have
+    short = model.new_cache(1, 8)
+    assert close(model(x[:, :6], cache=short), model(x[:, :6]))
+    wide = model.new_cache(1, 40, rope_length=8)
+    assert close(model(x[:, :6], cache=wide), model(x[:, :6]))

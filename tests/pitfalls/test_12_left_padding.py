@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from assay.decoding import Engine
 from assay.model import Decoder
 from tests.pitfalls.support import close, decoder, ids
 
@@ -38,6 +39,17 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "window and learned": ({"embedding": {"position": "learned"}}, {**NOPE, "span": {"kind": "window", "size": 3}}),
     "soft cap": ({"embedding": {"position": "learned"}}, {**NOPE, "soft_cap": 0.5}),
     "sinks": ({"embedding": {"position": "learned"}}, {**NOPE, "sinks": "per_head"}),
+    "chunked": ({}, {"span": {"kind": "chunked", "size": 5}}),
+    "alibi and window": ({}, {"position": "alibi", "span": {"kind": "window", "size": 4}}),
+    "t5 and global tokens": (
+        {},
+        {
+            "position": {"kind": "t5", "n_buckets": 8, "max_distance": 12},
+            "span": {"kind": "window_global", "size": 4, "n_global": 2},
+        },
+    ),
+    "strided": ({}, {"span": {"kind": "strided", "stride": 3}}),
+    "fixed": ({}, {"span": {"kind": "fixed", "block": 4}}),
 }
 PROMPTS = [ids(1, 6), ids(2, 9), ids(3, 4)]
 
@@ -56,6 +68,28 @@ def greedy(model: Decoder, prompts: list[Tensor], n: int) -> list[list[int]]:
         new = model(batch, padding_mask=mask)[:, -1:].argmax(-1)
         batch, mask = torch.cat((batch, new), 1), torch.cat((mask, torch.ones_like(new)), 1)
     return batch[:, -n:].tolist()
+
+
+def cached(model: Decoder, prompts: list[Tensor], n: int) -> list[list[int]]:
+    """The same from a cache, each token read once; room for 32 tokens whatever the prompts."""
+    batch, mask = left(prompts)
+    engine = Engine(model, len(prompts), 32)
+    logits, out = engine.prefill(batch, mask), []
+    for _ in range(n):
+        out.append(logits.argmax(-1))
+        logits = engine.step(out[-1])
+    return torch.stack(out, dim=1).tolist()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_rows_go_on_from_their_own_places(kind: str) -> None:
+    over, mixer = KINDS[kind]
+    model = decoder(over, **mixer)
+    tokens = cached(model, PROMPTS, 20)
+    assert tokens == [cached(model, [p], 20)[0] for p in PROMPTS]
+    if kind != "dynamic":  # whose base is that of 32 tokens here, of the current length without a cache
+        assert tokens == greedy(model, PROMPTS, 20)
 
 
 @torch.no_grad()

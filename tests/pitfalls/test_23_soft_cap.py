@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from assay.decoding import Sampling, complete
+from assay.decoding import Engine, Sampling, complete
 from assay.model import UnsupportedBackend, build
 from assay.model.backend import BACKENDS, Call, Legal, scores
 from tests.pitfalls.support import close, decoder, ids, recipe
@@ -88,3 +88,15 @@ def test_generation_caps() -> None:
     free = complete(decoder(), x, 8, sampling=Sampling.of(temperature=1.0), seed=3, logprobs=True)
     assert free.logprobs is not None
     assert float((free.logprobs + math.log(32)).abs().max()) > 0.1
+
+
+@torch.no_grad()
+def test_decoding_caps_too() -> None:
+    """Prefill and steps from a cache: the capped logits, not those of the model without."""
+    model, free = decoder(soft_cap=0.3), decoder()
+    x = ids(0, 2, 9)
+    engine = Engine(model, 2, 9)
+    first, second = engine.prefill(x[:, :8]), engine.step(x[:, 8])
+    got, want = torch.stack((first, second), dim=1), model(x)[:, -2:]
+    assert close(got, want)
+    assert not close(free(x)[:, -2:], want, 1e-3)

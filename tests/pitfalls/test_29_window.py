@@ -17,7 +17,7 @@ from assay.model.backend import BACKENDS, Call, Legal
 from assay.model.context import Context, positions_of
 from assay.recipe import Recipe
 from assay.recipe.span import FullSpan, WindowSpan
-from tests.pitfalls.support import close, decoder, ids, recipe
+from tests.pitfalls.support import close, decoder, ids, recipe, record
 
 COUNTS = [1, 2, 3, 4, 4, 4, 4, 4]
 
@@ -72,3 +72,19 @@ def test_a_window_of_one_sees_itself() -> None:
     y[0, :7] = (y[0, :7] + 1) % 32
     with torch.no_grad():
         assert close(model(x)[0, 7], model(y)[0, 7])
+
+
+@torch.no_grad()
+def test_keys_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring of 4 places, 4 keys and no more for each query; prompts longer than the window, in pieces too."""
+    model = decoder({"n_layers": 1}, span={"kind": "window", "size": 4})
+    recording = record(monkeypatch, model)
+    cache = model.new_cache(1, 8, dtype=torch.bfloat16)
+    assert cache.nbytes == budget(windowed(4), seq_len=8).cache.bytes
+    x = ids(0, 1, 8)
+    for token in x.T:
+        model(token[None], cache=cache)
+    assert [k.shape[2] for _, k, _, _ in recording.calls] == COUNTS
+    exact = model.new_cache(1, 8)
+    parts = torch.cat([model(part, cache=exact) for part in x.split((5, 3), dim=1)], dim=1)
+    assert close(parts, model(x))

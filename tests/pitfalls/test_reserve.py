@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from assay.cost import budget
+from assay.decoding import Sampling, complete
 from assay.model import WeightsError, build, load_weights, named_params, save_weights
 from assay.recipe import load
 from tests.pitfalls.support import close, decoder, ids, recipe
@@ -158,3 +159,39 @@ def test_inverse_head_dim() -> None:
     with torch.no_grad():
         assert close(decoder(scale="inv_head_dim")(x), decoder(scale=1 / 8)(x))
         assert not close(decoder(scale="inv_head_dim")(x), decoder()(x), 1e-3)
+
+
+# --- finished rows keep generating (lucidrains/h-transformer-1d#9, mistralai/mistral-inference PR#270) ---
+
+
+def test_rows_that_end_at_different_steps() -> None:
+    """Only pads after the end, log-probabilities stop, the other rows are as if alone."""
+    model = decoder(dtype=torch.float32)
+    x = ids(1, 3, 5)
+    free = complete(model, x, 16, sampling=Sampling.of(temperature=2.0), seed=[0, 1, 2]).ids
+    ends = [int(free[0, 3]), int(free[1, 8])]
+    out = complete(
+        model, x, 16, sampling=Sampling.of(temperature=2.0), seed=[0, 1, 2], stop_ids=ends, pad_id=31, logprobs=True
+    )
+    assert out.logprobs is not None
+    assert len(set(out.lengths)) > 1
+    for row, n in enumerate(out.lengths):
+        assert out.ids[row, :n].tolist() == free[row, :n].tolist()
+        assert out.ids[row, n:].tolist() == [31] * (out.ids.shape[1] - n)
+        assert (out.logprobs[row, :n] < 0).all()
+        assert not out.logprobs[row, n:].any()
+
+
+# --- padded vocabularies (dottxt-ai/outlines PR#236, Lightning-AI/litgpt PR#1334) ---
+
+
+def test_ids_beyond_the_tokenizer_are_never_drawn() -> None:
+    """A table of 32 rows for a tokenizer of 20, the rest made the likeliest."""
+    model = decoder()
+    with torch.no_grad():
+        model.head.table[20:] *= 50
+    x = ids(2, 2, 4)
+    greedy, hot = Sampling(), Sampling.of(temperature=3.0)
+    assert int(complete(model, x, 12, sampling=greedy).ids.max()) >= 20
+    for sampling in (greedy, hot):
+        assert int(complete(model, x, 12, sampling=sampling, seed=[4, 5], vocab=20).ids.max()) < 20

@@ -55,7 +55,7 @@ def run(
     json: AsJson = False,
     plugins: Plugins = None,
 ) -> None:
-    """Multi-head attention into grouped-query attention, with what it costs and what it saves.
+    """Multi-head attention into grouped-query attention.
 
     The key and value heads of each group become their mean (Ainslie et al. 2023), then a short training repairs what
     that broke: AdamW or the run's own optimizer, warmed up over a tenth and decayed to a tenth of its peak. Told: the
@@ -128,8 +128,9 @@ def _write(opened: Opened, decoder: Decoder, out: Path, report: dict[str, Any]) 
         if opened.kind == "hf":
             _write_hf(opened.source, decoder, partial)
         else:
-            import_module("assay.cli.import")._write(decoder, partial)
-            report = {**report, **_tokenizer_for(opened.source, partial)}
+            importer = import_module("assay.cli.import")
+            importer._write(decoder, partial)
+            importer.carry_tokenizer(opened, partial)
         (partial / REPORT).write_text(json_.dumps(report, indent=2) + "\n", encoding="utf-8")
         if out.exists():
             out.rmdir()  # empty
@@ -146,17 +147,6 @@ def _write_hf(source: Path, decoder: Decoder, folder: Path) -> None:
     tokens = {word: config.get(f"{word}_token_id") for word in ("bos", "eos", "pad")}
     has = any((source / name).is_file() for name in TOKENIZER_FILES)
     to_hf(decoder, folder, model_type=config["model_type"], tokens=tokens, tokenizer=source if has else None)
-
-
-def _tokenizer_for(source: Path, folder: Path) -> dict[str, str]:
-    """What tells a reader of the new folder its tokenizer, as the old one did."""
-    from assay.interop.folder import tokenizer_of_run
-
-    if (source / "tokenizer.json").is_file():
-        shutil.copyfile(source / "tokenizer.json", folder / "tokenizer.json")
-        return {}
-    name = tokenizer_of_run(source)
-    return {} if name is None else {"tokenizer": name}
 
 
 def _print(out: Path, report: dict[str, Any]) -> None:

@@ -39,9 +39,10 @@ def run(
     json: AsJson = False,
     plugins: Plugins = None,
 ) -> None:
-    """Accuracy and likelihood on tasks of lm-evaluation-harness; needs the eval extra.
+    """A model on tasks of lm-evaluation-harness.
 
-    Numbers are those of lm-eval's own hf model on the exported folder. A task of your own is a YAML beside its data.
+    Needs the eval extra: pip install 'assay-lm[eval]'. Numbers are those of lm-eval's own hf model on the exported
+    folder. A task of your own is a YAML beside its data.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,7 +26,7 @@ def run(
     """A model as a Hugging Face folder, or the fields in the way.
 
     AutoModelForCausalLM loads the folder with equal logits. A recipe that the target cannot express is refused, with
-    the list of its fields that would be lost. A run on bytes takes its tokenizer along.
+    the list of its fields that would be lost. The model's own tokenizer comes along, that of a run on bytes too.
 
     \b
     Examples:
@@ -47,14 +47,18 @@ def run(
 
 
 @contextmanager
-def _tokenizer(source: Path, given: Path | None) -> Iterator[tuple[Path | None, dict[str, int]]]:
-    """The folder whose tokenizer is copied, and its special ids: as given, or bytes where the run was on them."""
+def _tokenizer(source: Path, given: Path | None) -> Iterator[tuple[Path | None, dict[str, Any]]]:
+    """The folder whose tokenizer is copied, and its special ids: as given, else the model's own if it has one."""
+    from assay.decoding import read_tokenizer
     from assay.interop.folder import tokenizer_of_run
+    from assay.interop.tokenizer_files import token_ids, write_byte_tokenizer
 
-    if given is not None or not source.is_dir() or tokenizer_of_run(source) != "bytes":
-        yield given, {}
-        return
-    from assay.interop.byte_tokenizer import write_byte_tokenizer
-
-    with TemporaryDirectory() as folder:
-        yield write_byte_tokenizer(Path(folder)), {"eos": 0, "pad": 0}
+    own = source if given is None and (source / "tokenizer.json").is_file() else given
+    if own is not None:
+        ids = token_ids(read_tokenizer(own)) if (own / "tokenizer.json").is_file() else {}
+        yield own, ids
+    elif source.is_dir() and tokenizer_of_run(source) == "bytes":
+        with TemporaryDirectory() as folder:
+            yield write_byte_tokenizer(Path(folder)), {"eos": 0, "pad": 0}
+    else:
+        yield None, {}

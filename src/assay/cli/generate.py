@@ -14,7 +14,7 @@ from assay.cli.common import AsJson, Plugins, load_plugins, print_json
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
-    from assay.decoding import Decoding, Sampling, Tokenizer
+    from assay.decoding import Decoding, Sampling, Step, Tokenizer
     from assay.interop import Opened
 
 Prompt = Annotated[
@@ -38,6 +38,7 @@ TokenizerPath = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Like cpu, cuda, cuda:1.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help="fp32, bf16 or fp16; default: as stored.")]
+LogProbs = Annotated[bool, typer.Option("--logprobs", help="Tell each token's id and log-probability; in JSON.")]
 Input = Annotated[Path | None, typer.Option("--input", metavar="FILE.jsonl", help="Many prompts, one a line.")]
 Output = Annotated[Path | None, typer.Option("--output", metavar="FILE.jsonl", help="Where their texts go.")]
 Rows = Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Prompts at once, with --input.")]
@@ -55,6 +56,7 @@ class Writer:
     chat: bool
     system: str | None
     beyond: bool
+    logprobs: bool
 
     def prompt(self, text: str, system: str | None = None) -> list[int]:
         """The ids of a prompt that fits the context."""
@@ -100,6 +102,7 @@ class Writer:
             seeds=seeds,
             stop_ids=self.tokenizer.stop_ids,
             vocab=min(self.tokenizer.size, recipe.vocab_size),
+            logprobs=self.logprobs,
             **more,
         )
 
@@ -121,6 +124,7 @@ def run(
     output: Output = None,
     batch: Rows = 8,
     beyond_context: Beyond = False,
+    logprobs: LogProbs = False,
     tokenizer: TokenizerPath = None,
     dtype: Dtype = None,
     device: Device = "cpu",
@@ -142,6 +146,8 @@ def run(
     """
     load_plugins(plugins)
     _check_call(prompt, input_, output)
+    if logprobs and not (json or input_):
+        raise UserError("--logprobs: goes into JSON; add --json, or --input and --output")
     with faults():
         from assay.decoding import Sampling
 
@@ -152,7 +158,9 @@ def run(
         opened = open_source(source, dtype, device)
         found = opened.tokenizer(tokenizer)
         talk = found.chat_template is not None if chat is None else chat
-        writer = Writer(opened, found, sampling, max_new_tokens, tuple(stop or ()), talk, system, beyond_context)
+        writer = Writer(
+            opened, found, sampling, max_new_tokens, tuple(stop or ()), talk, system, beyond_context, logprobs
+        )
         if input_ is not None and output is not None:
             from assay.cli.generate_many import many
 
@@ -199,8 +207,10 @@ def _one(writer: Writer, prompt: str, seed: int, json: bool) -> None:
     ids = writer.prompt(prompt)
     work = writer.decoding([ids], [seed])
     writing = Writing(work, writer.tokenizer, writer.stop)
+    steps = []
     try:
-        for _, pieces in writing:
+        for step, pieces in writing:
+            steps.append(step)
             if not json and pieces[0]:
                 typer.echo(pieces[0], nl=False)
                 sys.stdout.flush()
@@ -208,10 +218,21 @@ def _one(writer: Writer, prompt: str, seed: int, json: bool) -> None:
         if not json:
             typer.echo()
     told = {"text": writing.texts[0], "finish": finish_of(writer, work, 0, len(ids)), "seed": seed, **rates(work)}
+    if writer.logprobs:
+        told.update(scored(steps, 0))
     if json:
         print_json({**told, "chat": writer.chat, "sampling": writer.sampling.model_dump(mode="json")})
     else:
         typer.echo(told_rates(told), err=True)
+
+
+def scored(steps: list[Step | None], row: int) -> dict[str, Any]:
+    """A row's token ids with their log-probabilities under the model's own softmax."""
+    own = [step for step in steps if step is not None and bool(step.live[row])]
+    return {
+        "ids": [int(step.ids[row]) for step in own],
+        "logprobs": [float(step.logprobs[row]) for step in own if step.logprobs is not None],
+    }
 
 
 def finish_of(writer: Writer, work: Decoding, row: int, prompt_tokens: int) -> str:

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from assay.cli.generate import Writer
     from assay.decoding import Decoding
 
-OURS = ("text", "tokens", "finish", "seed", "key")  # what a line of the output adds to its line of the input
+OURS = (
+    "text",
+    "tokens",
+    "finish",
+    "seed",
+    "key",
+    "ids",
+    "logprobs",
+)  # what a line of the output adds to its line of the input
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,14 @@ def _lines(writer: Writer, source: Path, seed: int) -> list[Line]:
         raise UserError(f"{source}: cannot be read: {error}") from None
     opened = writer.opened
     sampling = writer.sampling.model_dump(mode="json")
-    settings = [fingerprint(opened.decoder), sampling, writer.max_new_tokens, writer.stop, writer.beyond]
+    settings = [
+        fingerprint(opened.decoder),
+        sampling,
+        writer.max_new_tokens,
+        writer.stop,
+        writer.beyond,
+        writer.logprobs,
+    ]
     settings += [writer.tokenizer.size, writer.tokenizer.stop_ids]
     out = []
     for n, text in enumerate(texts):
@@ -143,7 +158,7 @@ def _batches(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from assay.cli.generate import finish_of
+    from assay.cli.generate import finish_of, scored
     from assay.decoding import Kept, Writing
 
     # of all lines, whatever the batch: a RoPE that depends on the length then has one
@@ -157,22 +172,20 @@ def _batches(
                 [line.ids for line in group], [line.seed for line in group], rope_length=longest, engine=engine
             )
             writing = Writing(work, writer.tokenizer, writer.stop)
-            for _ in writing:
-                pass
-            yield (
-                work,
-                [
-                    {
-                        **line.given,
-                        "text": writing.texts[i],
-                        "tokens": work.lengths[i],
-                        "finish": finish_of(writer, work, i, len(line.ids)),
-                        "seed": line.seed,
-                        "key": line.key,
-                    }
-                    for i, line in enumerate(group)
-                ],
-            )
+            steps = [step for step, _ in writing]
+            rows = [
+                {
+                    **line.given,
+                    "text": writing.texts[i],
+                    "tokens": work.lengths[i],
+                    "finish": finish_of(writer, work, i, len(line.ids)),
+                    "seed": line.seed,
+                    "key": line.key,
+                    **(scored(steps, i) if writer.logprobs else {}),
+                }
+                for i, line in enumerate(group)
+            ]
+            yield work, rows
             bar.update(task, advance=len(group))
 
 

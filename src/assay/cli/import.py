@@ -13,6 +13,7 @@ from assay.cli.common import AsJson, print_json
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
+    from assay.interop import Opened
     from assay.model import Decoder
 
 RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"
@@ -25,7 +26,8 @@ def run(
 ) -> None:
     """A Hugging Face checkpoint as a recipe and weights.
 
-    Without OUT the recipe alone is read and printed. Nothing is fetched, unpickled or run from the folder.
+    Without OUT the recipe alone is read and printed. A tokenizer comes along where there is one. Nothing is fetched,
+    unpickled or run from the folder.
 
     \b
     Examples:
@@ -38,8 +40,12 @@ def run(
             return
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UserError(f"{out}: exists and is not empty; choose another folder")
-        decoder = open_model(source)
+        from assay.interop import open_folder
+
+        opened = open_folder(source, finite=False)
+        decoder = opened.decoder
         _write(decoder, out)
+        carry_tokenizer(opened, out)
     found = {"recipe": str(out / RECIPE), "weights": str(out / WEIGHTS), "digest": decoder.recipe.digest}
     found["params"] = str(sum(p.numel() for p in decoder.parameters()))
     if json:
@@ -66,6 +72,19 @@ def open_model(source: Path) -> Decoder:
     from assay.interop import open_folder
 
     return open_folder(source, finite=False).decoder
+
+
+def carry_tokenizer(opened: Opened, out: Path) -> None:
+    """Put a model's tokenizer beside its new weights; one that cannot be read is told, and left behind."""
+    from assay.decoding import DecodingError
+    from assay.interop.tokenizer_files import write_tokenizer
+
+    if opened.kind == "hf" and not (opened.source / "tokenizer.json").is_file():
+        return
+    try:
+        write_tokenizer(opened.tokenizer(), out)
+    except DecodingError as error:
+        typer.echo(f"warning: no tokenizer comes along: {error}", err=True)
 
 
 def _show(source: Path, json: bool) -> None:

@@ -112,6 +112,7 @@ class Course:
 
 
 def _windows(tokens: NDArray[Any], starts: NDArray[np.int64], seq_len: int, decoder: Decoder) -> tuple[Any, Any]:
+    """Inputs and next-token targets, (k, seq_len) each, where the model is."""
     from assay.training.data.batches import windows
 
     ids, targets = windows(tokens, starts, seq_len)

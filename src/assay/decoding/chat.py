@@ -12,6 +12,9 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from assay.decoding.errors import fault
@@ -33,7 +36,7 @@ def chat_text(tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool
         message = f"{tokenizer.name} has no chat template"
         raise fault("chat", message, allowed="--no-chat, which continues the prompt as it is")
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation], autoescape=False
     )
     environment.filters["tojson"] = _to_json
     environment.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
@@ -46,6 +49,16 @@ def chat_text(tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool
         return text
     last = messages[-1]["content"].strip()
     return text[: text.rindex(last) + len(last)] if last in text else text
+
+
+class _Generation(Extension):
+    """``{% generation %}``: marks what the assistant says, for training on it alone; here it is its content."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def chat_messages(prompt: str, system: str | None = None) -> list[Message]:

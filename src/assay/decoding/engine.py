@@ -102,7 +102,10 @@ class Engine:
             ids, append.positions, self.decoder.backend, append.mask, cache=self.cache, append=append,
             rope_length=self.cache.rope_length,
         )  # fmt: skip
-        with _evaluating(self.decoder):
+        if lean.modal and self.decoder.training:
+            with _evaluating(self.decoder):
+                logits = lean.read(ids.squeeze(1), ctx)
+        else:
             logits = lean.read(ids.squeeze(1), ctx)
         self.cache.commit(append)
         return at_least_float32(logits)

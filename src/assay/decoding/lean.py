@@ -32,10 +32,14 @@ Part = Callable[[Tensor, Context], Tensor]
 
 
 class Lean:
-    """The chain of one decoder. ``read`` runs it; ``products`` are the matrices it multiplies by, to be laid out."""
+    """The chain of one decoder. ``read`` runs it; ``products`` are the matrices it multiplies by, to be laid out.
+
+    ``modal``: some call asks whether the decoder is in training; the others never drop anything.
+    """
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
+        self.modal = decoder.recipe.embedding.dropout > 0
         self.products: list[Product] = []
         self.blocks = [self._block(block) for block in decoder.layers]  # type: ignore[arg-type]
         head = decoder.head
@@ -75,6 +79,7 @@ class Lean:
             return _mlp(module, self._linears(module.up), self._linears(module.down))
         if type(module) is Sum:
             return self._sum(module)
+        self.modal = True
         return lambda x, ctx: module(x.unsqueeze(1), ctx).squeeze(1)
 
     def _sum(self, module: Sum) -> Part:

@@ -86,8 +86,8 @@ class Completion:
         ids: (B, N), each row up to and with its stop id, then pads.
         lengths: tokens of each row.
         finish: why each row ended: ``stop_id``, ``stop`` (a stop string), ``length``.
-        logprobs: (B, N) log-probability of each token under the model's own softmax, before any filter; 0 at pads;
-            None unless asked for.
+        logprobs: (B, N) log-probability of each token under the model's own softmax over ``vocab``, before any filter;
+            0 at pads; None unless asked for.
     """
 
     ids: Tensor
@@ -238,7 +238,7 @@ def complete(
     """Continue every row; arguments as :func:`generate` and :class:`Decoding`."""
     from assay.decoding.write import Writing
 
-    seeds = [seed] * ids.shape[0] if isinstance(seed, int) else list(seed)
+    seeds = [seed] * ids.shape[0] if isinstance(seed, int) else [int(s) for s in seed]
     work = Decoding(
         decoder,
         ids,

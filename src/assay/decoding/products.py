@@ -77,19 +77,56 @@ def _onednn(weight: Tensor, bias: Tensor | None, batch: int) -> tuple[Run, int]:
     return lambda x: linear(x, packed, bias, "none", [], ""), weight.nbytes
 
 
+def _onednn64(weight: Tensor, bias: Tensor | None, batch: int) -> tuple[Run, int]:
+    """The layout for 64 rows, whose wider blocks serve few rows of a wide matrix too."""
+    return _onednn(weight, bias, max(batch, 64))
+
+
+def _bags(weight: Tensor, bias: Tensor | None, batch: int) -> tuple[Run, int]:
+    """One row x as a weighted sum of the rows of ``W^T``, block of columns by block: an embedding bag.
+
+    That kernel keeps a block of sums in registers while the block's rows stream by, so it runs at the speed of memory.
+    """
+    n_out, n_in = weight.shape
+    width = _block(n_out, weight.element_size())
+    n_blocks = -(-n_out // width)
+    padded = F.pad(weight, (0, 0, 0, n_blocks * width - n_out))
+    table = padded.view(n_blocks, width, n_in).transpose(1, 2).reshape(n_blocks * n_in, width)
+    rows = torch.arange(n_blocks * n_in, dtype=torch.int32, device=weight.device)
+    ends = torch.arange(0, n_blocks * n_in + 1, n_in, dtype=torch.int32, device=weight.device)
+
+    def run(x: Tensor) -> Tensor:
+        shares = x.expand(n_blocks, n_in).reshape(-1)
+        y = torch.embedding_bag(table, rows, ends, False, 0, False, shares, True)[0].view(1, -1)
+        y = y if y.shape[1] == n_out else y[:, :n_out]
+        return y if bias is None else y + bias
+
+    return run, table.nbytes
+
+
+def _block(n_out: int, element: int) -> int:
+    """Columns of a block: a multiple of 16 that pads least, few enough for the registers, and two blocks at least."""
+    most = min(512 if element == 4 else 384, -(-n_out // 32) * 16)
+    return min(range(most, most // 2, -16), key=lambda width: -(-n_out // width) * width)
+
+
 # layout -> (weight, bias, batch) to what runs it and the bytes of its copy
 LAYOUTS: dict[str, Callable[[Tensor, Tensor | None, int], tuple[Run, int]]] = {
     "plain": _plain,
     "columns": _columns,
+    "bags": _bags,
     "onednn": _onednn,
+    "onednn64": _onednn64,
 }
 
 
-def layouts_for(weight: Tensor) -> tuple[str, ...]:
+def layouts_for(weight: Tensor, batch: int) -> tuple[str, ...]:
     """The layouts that this machine has for a weight: beyond ``plain`` only on a CPU, in float32 and half precision."""
     if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return ("plain",)
-    return ("plain", "columns", *(("onednn",) if _has_onednn(weight.dtype) else ()))
+    single = ("columns", "bags") if batch == 1 else ("columns",)
+    packed = ("onednn", *(("onednn64",) if 1 < batch < 64 else ())) if _has_onednn(weight.dtype) else ()
+    return ("plain", *single, *packed)
 
 
 _ONEDNN: dict[torch.dtype, bool] = {}
@@ -136,13 +173,13 @@ def pack_all(products: Sequence[Product], batch: int, layout: str = "auto") -> N
     for key, group in groups.items():
         chosen = layout if layout != "auto" else _choose(key, group, batch)
         for product in group:
-            product.pack(chosen if chosen in layouts_for(product.weights[0]) else "plain", batch)
+            product.pack(chosen if chosen in layouts_for(product.weights[0], batch) else "plain", batch)
 
 
 def _choose(key: tuple[Any, ...], group: list[Product], batch: int) -> str:
     first = group[0]
     size = first.shape[0] * first.shape[1] * first.weights[0].element_size()
-    layouts = layouts_for(first.weights[0])
+    layouts = layouts_for(first.weights[0], batch)
     if len(layouts) == 1 or size * len(group) < _MEASURED:
         return "plain"
     if key not in _CHOSEN:

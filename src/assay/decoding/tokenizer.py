@@ -97,7 +97,8 @@ class Pieces:
 def read_tokenizer(path: Path, config: dict[str, Any] | None = None) -> Pieces:
     """The tokenizer of a folder with ``tokenizer.json``, or of such a file.
 
-    Stop and start tokens come from ``generation_config.json``, ``config.json`` and ``tokenizer_config.json`` beside it.
+    Stop ids: those of ``generation_config.json``, else of ``config.json``; and the end token of
+    ``tokenizer_config.json``. An empty context is its start token, else its end token, else the model's.
 
     Args:
         config: what ``config.json`` says, if it is read already.
@@ -115,14 +116,14 @@ def read_tokenizer(path: Path, config: dict[str, Any] | None = None) -> Pieces:
     told = _json(folder / "tokenizer_config.json")
     config = _json(folder / "config.json") if config is None else config
     specials = {name: _content(value) for name, value in told.items() if name.endswith("_token") and value}
-    ends = [_json(folder / "generation_config.json").get("eos_token_id"), config.get("eos_token_id")]
-    stops = {i for value in ends for i in _ids(value)}
+    ends = _ids(_json(folder / "generation_config.json").get("eos_token_id")) or _ids(config.get("eos_token_id"))
+    stops = set(ends)
     named = {name: library.token_to_id(text) for name, text in specials.items() if isinstance(text, str)}
     end = named.get("eos_token")
     if end is not None:
         stops.add(end)
-    first = next((i for i in (*_ids(config.get("bos_token_id")), named.get("bos_token")) if i is not None), None)
-    prefix = first if first is not None else min(stops, default=None)
+    before = [named.get("bos_token"), end, *_ids(config.get("bos_token_id")), *sorted(stops)]
+    prefix = next((i for i in before if i is not None), None)
     texts = {name: text for name, text in specials.items() if isinstance(text, str)}
     return Pieces(str(file), library, tuple(sorted(stops)), prefix, _template(folder, told), texts)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay.decoding.errors import fault
-from assay.decoding.tokenizer import Bytes, Tokenizer, check_vocabulary, read_tokenizer
+from assay.decoding.tokenizer import Bytes, Pieces, Tokenizer, check_vocabulary, read_tokenizer
 from assay.interop.errors import DamagedFolder
 
 if TYPE_CHECKING:
@@ -114,11 +114,25 @@ def _own(folder: Path, weights: Path, dtype: torch.dtype | None, device: str | t
     from assay.model import WeightsError, build, load_weights
     from assay.recipe import load
 
-    decoder = build(load(folder / RECIPE), device="meta").to(dtype or torch.float32).to_empty(device=device)
+    decoder = build(load(folder / RECIPE), device="meta")
+    decoder = decoder.to(dtype or _stored_dtype(weights) or torch.float32).to_empty(device=device)
     try:
         return load_weights(decoder, weights)
     except WeightsError as error:
         raise DamagedFolder(str(error)) from None
+
+
+def _stored_dtype(weights: Path) -> torch.dtype | None:
+    """The dtype of the token table; None where it cannot be told, which loading then does."""
+    from safetensors import SafetensorError, safe_open
+
+    from assay.interop.store import DTYPES
+
+    try:
+        with safe_open(weights, framework="pt") as f:
+            return DTYPES.get(f.get_slice("embedding.table").get_dtype())
+    except (OSError, SafetensorError):
+        return None
 
 
 def _weights_of(folder: Path) -> tuple[Path, tuple[str, ...]]:
@@ -152,28 +166,45 @@ def _own_tokenizer(opened: Opened) -> Tokenizer:
         from assay.interop.gguf_tokenizer import gguf_tokenizer
 
         return gguf_tokenizer(source)
-    if opened.kind in ("run", "weights") and not (source / "tokenizer.json").is_file():
-        named = tokenizer_of_run(source)
-        if named is not None:
-            return _named_tokenizer(named)
-    return read_tokenizer(source)
+    if opened.kind != "run":
+        return read_tokenizer(source)
+    named = None if (source / "tokenizer.json").is_file() else tokenizer_of_run(source)
+    found = read_tokenizer(source) if named is None else _named_tokenizer(named)
+    return _ended(found, _table(_manifest(source), "corpus")) if isinstance(found, Pieces) else found
+
+
+def _ended(tokenizer: Pieces, corpus: dict[str, Any]) -> Pieces:
+    """With the ids that stood after and before each document of the run's corpus."""
+    first, last = (corpus[word] if isinstance(corpus.get(word), int) else None for word in ("bos", "eos"))
+    stops = tokenizer.stop_ids if last is None else tuple(sorted({*tokenizer.stop_ids, last}))
+    prefix = next((i for i in (first, last, tokenizer.prefix_id) if i is not None), None)
+    return replace(tokenizer, stop_ids=stops, prefix_id=prefix)
 
 
 def tokenizer_of_run(folder: Path) -> str | None:
-    """``bytes`` or the file that a run's manifest, or a conversion's report, names; None where neither does."""
-    for name in ("manifest.json", "convert.json"):
-        try:
-            told: Any = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        tables = [told.get("corpus"), told.get("config", {}).get("data"), told]
-        named = [table["tokenizer"] for table in tables if isinstance(table, dict) and "tokenizer" in table]
-        if "bytes" in named:
-            return "bytes"
-        found = next((str(n) for n in named[1:] if isinstance(n, str) and n != "auto"), None)
-        if found is not None:
-            return found
-    return None
+    """``bytes``, or where a run's manifest says that its tokenizer was; None where it says nothing."""
+    told = _manifest(folder)
+    data = _table(_table(told, "config"), "data")
+    named = data.get("tokenizer", "auto")
+    if "bytes" in (named, _table(told, "corpus").get("tokenizer")):
+        return "bytes"
+    corpus = data.get("corpus")
+    if named == "auto" and isinstance(corpus, str) and (Path(corpus) / "tokenizer.json").is_file():
+        return corpus  # texts that were tokenized before
+    return named if isinstance(named, str) and named != "auto" else None
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        told = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _table(told: dict[str, Any], key: str) -> dict[str, Any]:
+    value = told.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _named_tokenizer(given: str) -> Tokenizer:

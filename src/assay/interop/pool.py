@@ -71,7 +71,7 @@ def pooled_recipe(recipe: Recipe, groups: int) -> Recipe:
 def _replaced(node: Any, groups: int) -> Any:
     if isinstance(node, Mapping):
         out = {key: _replaced(value, groups) for key, value in node.items()}
-        return {**out, "n_kv_heads": groups} if "n_kv_heads" in node and "n_heads" in node else out
+        return {**out, "n_kv_heads": groups} if node.get("kind") == "attention" else out
     return [_replaced(value, groups) for value in node] if isinstance(node, list) else node
 
 
