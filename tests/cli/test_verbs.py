@@ -77,7 +77,7 @@ def test_version() -> None:
     assert f'\nversion = "{__version__}"\n' in project
 
 
-OWN_FILES = ("train", "study", "report", "demo", "import", "export", "new", "scale")
+OWN_FILES = ("train", "coord-check", "study", "report", "demo", "import", "export", "new", "scale")
 
 
 # these verbs run for minutes or write files: their examples are run in test_runs.py, made small

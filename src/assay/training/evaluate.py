@@ -12,6 +12,9 @@ from assay.training.data import Corpus
 from assay.training.data.batches import validation_starts, windows
 
 
+LOGITS = 1 << 26  # logits made at once, 256 MiB in float32
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Mean nats a token, and the standard error of that mean over windows."""
@@ -23,7 +26,11 @@ class Evaluation:
 
 @torch.inference_mode()
 def evaluate(decoder: Decoder, corpus: Corpus, seq_len: int, *, precision: str = "fp32", batch: int = 64) -> Evaluation:
-    """The mean loss over every window of the validation split; the model is in eval mode meanwhile."""
+    """The mean loss over every window of the validation split; the model is in eval mode meanwhile.
+
+    At most ``batch`` windows at once, and fewer where their logits would be large.
+    """
+    batch = max(1, min(batch, LOGITS // (seq_len * decoder.recipe.vocab_size)))
     starts = validation_starts(corpus.val, seq_len)
     device = next(decoder.parameters()).device
     training = decoder.training
