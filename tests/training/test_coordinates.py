@@ -102,7 +102,7 @@ def test_the_verb() -> None:
     for argv, words in (
         (("tiny/base", "--widths", "32"), "at least two"),
         (("tiny/base", "--widths", "a,b"), "not whole numbers"),
-        (("tiny/base", "--widths", "24,32"), "no whole number"),
+        (("tiny/base", "--widths", "33,64"), "no whole number"),
         (("tiny/base", *short, "--parametrization", "mu"), "known: mup"),
         (("tiny/base", *short, "--optimizer", "adam"), "adamw"),
         (("opt-350m", "--widths", "64,128"), "does not say how it scales"),

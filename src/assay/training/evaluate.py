@@ -11,7 +11,6 @@ from assay.model import Decoder
 from assay.training.data import Corpus
 from assay.training.data.batches import validation_starts, windows
 
-
 LOGITS = 1 << 26  # logits made at once, 256 MiB in float32
 
 
