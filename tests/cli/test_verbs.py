@@ -78,7 +78,8 @@ def test_version() -> None:
 
 
 OWN_FILES = (
-    "train", "study", "report", "demo", "import", "export", "new", "scale", "tokenize", "generate", "eval", "convert",
+    "train", "coord-check", "study", "report", "demo", "import", "export", "new", "scale", "tokenize", "generate",
+    "eval", "convert",
 )  # fmt: skip
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from assay.cost import layer_of, starts_of
+from assay.cost import layer_of, starts_of, tensors_of
 from assay.recipe import Recipe, load, preset_names
+from assay.recipe.parametrization import CompleteP
+from assay.training.optim import MuonSpec
+from assay.training.optim.groups import settings_of
 
 FOLDER = Path(__file__).parent
 
@@ -38,6 +41,27 @@ def start_dump(recipe: Recipe) -> str:
     return "".join("  ".join((_with_depths(line[0], layers), *line[1:])) + "\n" for line, layers in depths.items())
 
 
+def groups_dump(recipe: Recipe) -> str:
+    """How Muon's run moves each kind of tensor: role, rule, decay, factors of rate and eps under CompleteP at 2 x 2."""
+    spec = MuonSpec(weight_decay=0.1)
+    twice = CompleteP(base_width=max(1, recipe.d_model // 2), base_depth=max(1, recipe.n_layers // 2), alpha=0.5)
+    depths: dict[tuple[str, ...], list[int]] = {}
+    for t in tensors_of(recipe):
+        layer = layer_of(t.name)
+        name = t.name if layer < 0 else f"layers.*.{t.name.split('.', 2)[2]}"
+        alone = settings_of(t.name, t.role, t.shape, spec, recipe)
+        scaled = settings_of(t.name, t.role, t.shape, spec, recipe, twice)
+        line = (
+            name,
+            str(t.role),
+            alone.rule,
+            f"decay {alone.weight_decay:g}" if alone.weight_decay else "-",
+            f"lr x {scaled.lr_scale:.4g}, decay {scaled.weight_decay:.4g}, eps x {scaled.eps_scale:.4g}",
+        )
+        depths.setdefault(line, []).append(layer)
+    return "".join("  ".join((_with_depths(line[0], layers), *line[1:])) + "\n" for line, layers in depths.items())
+
+
 def _with_depths(name: str, layers: list[int]) -> str:
     if layers[0] < 0:
         return name
@@ -54,6 +78,7 @@ def _with_depths(name: str, layers: list[int]) -> str:
 DUMPS: dict[str, tuple[str, Callable[[Recipe], str]]] = {
     "recipe": (".toml", recipe_dump),
     "start": (".txt", start_dump),
+    "groups": (".txt", groups_dump),
 }
 
 

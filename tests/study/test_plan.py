@@ -10,6 +10,7 @@ import pytest
 from assay.study import PlanError, dry_run, load_plan, parse_plan, plan_names
 from assay.study.design import Design
 from assay.study.match import check, part_facts
+from assay.study.methods import methods_of
 from assay.training import Corpus, open_corpus
 
 from .fakes import CURVE, LADDER, NULL_ARM, PLAN, plan_on, plan_table, write_corpus
@@ -242,3 +243,13 @@ def test_a_margin_that_the_seeds_cannot_resolve_is_told(text: Path, corpus: Corp
 def test_few_reporting_seeds_screen(text: Path, corpus: Corpus) -> None:
     (warning,) = check(Design(plan_on(text, plan_table(reporting_seeds=[10, 11, 12])), corpus.sha256), corpus)
     assert "screen" in warning
+
+
+def test_methods_tell_any_optimizer_and_schedule(text: Path, corpus: Corpus) -> None:
+    """Words as well as numbers, and of an optimizer what is not as usual."""
+    table = plan_table()
+    table["run"]["schedule"] = {"kind": "wsd", "decay": 2, "shape": "1-sqrt"}
+    table["run"]["optimizer"] = {"kind": "muon", "lr_multipliers": {"embedding": 10.0}}
+    said = methods_of(Design(plan_on(text, table), corpus.sha256), corpus.describe())
+    assert "wsd schedule (warmup 0, decay 2, floor 0, shape 1-sqrt)" in said
+    assert "muon (weight_decay 0.1, lr_multipliers {'embedding': 10.0}, betas" in said

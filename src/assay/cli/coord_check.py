@@ -39,10 +39,11 @@ def run(
     overrides: Overrides = None,
     plugins: Plugins = None,
 ) -> None:
-    """Train a recipe at several widths for a few updates and compare how far its logits move.
+    """Does what a model learns depend on its width?
 
-    Under muP the change does not depend on the width; under the standard parametrisation it grows with it, and a
-    learning rate found at one width is wrong at another. The ratio is that of the largest to the smallest width.
+    Trains the recipe at several widths for a few updates and compares how far its logits move. Under muP the change
+    does not depend on the width; under the standard parametrisation it grows with it, and a learning rate found at one
+    width is wrong at another. The ratio is that of the largest to the smallest width.
 
     \b
     Examples:

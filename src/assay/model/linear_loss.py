@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from assay.model import loss as plain
 from assay.model.loss import IGNORED, Loss
 
-ROW_ELEMENTS = 1 << 21  # logits of the rows that the softmax works on at once: they stay in the cache
+ROW_ELEMENTS = 1 << 21  # logits that the softmax works on at once on a CPU: they stay in its cache
 COLUMN_ELEMENTS = 1 << 23  # entries of the table's gradient added at once where products are in 16 bits
 
 
@@ -127,12 +127,13 @@ def _passes(
     to_bias = torch.zeros(vocab, dtype=wide, device=x.device) if weights is not None and needs[2] else None
     cast, cast_bias = table.to(dtype), None if bias is None else bias.to(dtype)
     chunk = max(1, min(n, plain.CHUNK_ELEMENTS // vocab))
+    at_once = max(1, ROW_ELEMENTS // vocab) if x.device.type == "cpu" else chunk
     for start in range(0, n, chunk):
         part = slice(start, start + chunk)
         rows = x[part].to(dtype)
         logits = torch.nn.functional.linear(rows, cast, cast_bias)
-        for at in range(0, logits.shape[0], max(1, ROW_ELEMENTS // vocab)):
-            some = slice(at, at + max(1, ROW_ELEMENTS // vocab))
+        for at in range(0, logits.shape[0], at_once):
+            some = slice(at, at + at_once)
             sums += _rows(logits[some], targets[part][some], head, weights)
         if weights is None:
             continue
@@ -166,9 +167,8 @@ def _rows(logits: Tensor, targets: Tensor, head: _Head, weights: tuple[Any, Any]
         by_nll, by_z2 = weights
         factor = torch.where(real, by_nll + 2.0 * by_z2 * log_z, 0.0).to(wide).unsqueeze(-1)
         e.mul_(factor / total)
-        e.scatter_add_(
-            -1, places, torch.where(real, -torch.as_tensor(by_nll, device=z.device), 0.0).to(wide).unsqueeze(-1)
-        )
+        hit = e.gather(-1, places) - torch.where(real, by_nll, 0.0).to(wide).unsqueeze(-1)
+        e.scatter_(-1, places, hit)
         if slope is not None:
             e.mul_(slope)
         logits.copy_(e.mul_(head.scale) if head.scale != 1.0 else e)

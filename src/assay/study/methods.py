@@ -79,8 +79,12 @@ def _run_sentence(design: Design) -> str:
     config = design.config(plan.parts[0], plan.parts[0].arms[0], 1e-3, 0, getattr(plan.parts[0], "values", [None])[0])
     optimizer = config.optimizer.model_dump(mode="json")
     schedule = config.schedule.model_dump(mode="json", exclude={"lr", "kind"})
-    options = ", ".join(f"{key} {value}" for key, value in optimizer.items() if key != "kind")
-    shape = ", ".join(f"{key} {value:g}" for key, value in schedule.items())
+    usual = {"decay_by": "lr", "decay_where": "all", "lr_multipliers": {}, "qk_clip": "none"}
+    told = {key: value for key, value in optimizer.items() if key != "kind" and usual.get(key, ()) != value}
+    options = ", ".join(f"{key} {value}" for key, value in told.items())
+    shape = ", ".join(
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in schedule.items()
+    )
     return (
         f"Updates: {steps}, of {config.batch_size} sequences of {config.seq_len} tokens; {optimizer['kind']} "
         f"({options}); {config.schedule.kind_name} schedule ({shape}); gradient norm clipped at {config.clip}; "

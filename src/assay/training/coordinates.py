@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -111,7 +111,7 @@ def _chosen(kind: str, recipe: Recipe, base: int) -> Parametrization | dict[str,
     if kind == "standard":
         return Standard()
     sizes = {a.head_dim for layer in widened(recipe, base).layers for a in attentions_of(layer.mixer)}
-    head_dim = sizes.pop() if len(sizes) == 1 else "same"
+    head_dim: int | Literal["same"] = sizes.pop() if len(sizes) == 1 else "same"
     if kind == "completep":
         return CompleteP(base_width=base, base_depth=recipe.n_layers, base_head_dim=head_dim)
     return Mup(base_width=base, base_head_dim=head_dim) if kind == "mup" else {"kind": kind}

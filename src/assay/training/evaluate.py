@@ -15,7 +15,7 @@ from assay.training.data.batches import rows_of, validation_starts
 from assay.training.data.corpus import Corpus, Held
 from assay.training.data.spec import STREAM, DocumentsPacking, Packing
 
-_LOGITS = 1 << 26  # held at once
+LOGITS = 1 << 26  # logits made at once, 256 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def evaluate(
     """
     training = decoder.training
     decoder.eval()
-    batch = max(1, min(batch, _LOGITS // (seq_len * decoder.recipe.vocab_size)))
+    batch = max(1, min(batch, LOGITS // (seq_len * decoder.recipe.vocab_size)))
     isolated = isinstance(packing, DocumentsPacking)
     try:
         found = {p.name: _windows(decoder, p.held, seq_len, isolated, precision, batch) for p in corpus.parts}

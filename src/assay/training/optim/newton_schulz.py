@@ -13,36 +13,37 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 
 
-def scaled_into(out: Tensor, x: Tensor) -> None:
-    """``out = x / |x|`` for an (m, n) matrix, |x| its Frobenius norm, which bounds the spectral one; zero stays zero.
-
-    The norm is summed in float64, where the square of the tiniest float32 is still a number.
-    """
-    norm = torch.linalg.vector_norm(x, dtype=torch.float64)
-    torch.div(x, torch.where(norm > 0, norm, 1.0).to(x.dtype), out=out)
+def norm_of(x: Tensor) -> Tensor:
+    """Frobenius norm, also of entries whose squares leave the range of float32."""
+    if x.is_cuda:
+        return torch.linalg.vector_norm(x, dtype=torch.float64).to(x.dtype)  # no wait for the number
+    norm = torch.linalg.vector_norm(x)
+    return norm if 1e-12 < float(norm) < 1e12 else torch.linalg.vector_norm(x.double()).to(x.dtype)
 
 
 def iterate(y: Tensor, steps: int = STEPS) -> Tensor:
-    """Newton-Schulz on a stack (k, m, n) with m <= n and spectral norms up to 1: all singular values towards 1.
+    """Newton-Schulz on a stack (k, m, n) with spectral norms up to 1: all singular values towards 1.
 
-    One step is ``y' = P y`` with ``P = a + b A + c A²``, ``A = y y^T``. On wide matrices two steps are made at once:
-    ``A' = P A P``, all of size m, then ``y'' = P' P y``, which leaves out two products with y and rounds y less often.
-    More than two would lose the small singular values in 16 bits.
+    One step is ``y' = P y`` with ``P = a + b A + c A²``, ``A = y y^T``; for m > n, ``y' = y P`` with ``A = y^T y``. On
+    long matrices two steps are made at once: ``A' = P A P``, all of the short side's size, then ``y'' = P' P y``, which
+    leaves out two products with y. More than two would lose the small singular values in 16 bits.
     """
     a, b, c = COEFFICIENTS
-    wide = y.shape[2] >= 2 * y.shape[1]
+    tall = y.shape[1] > y.shape[2]
+    long = max(y.shape[1:]) >= 2 * min(y.shape[1:])
     left = steps
     while left:
-        gram = torch.bmm(y, y.mT)
+        gram = torch.bmm(y.mT, y) if tall else torch.bmm(y, y.mT)
         poly = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        if not wide or left == 1:
-            y = torch.baddbmm(y, poly, y, beta=a)
+        if not long or left == 1:
+            y = torch.baddbmm(y, y, poly, beta=a) if tall else torch.baddbmm(y, poly, y, beta=a)
             left -= 1
             continue
         poly.diagonal(dim1=-2, dim2=-1).add_(a)
         gram = torch.bmm(torch.bmm(poly, gram), poly)
         then = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        y = torch.bmm(torch.baddbmm(poly, then, poly, beta=a), y)
+        both = torch.baddbmm(poly, then, poly, beta=a)
+        y = torch.bmm(y, both) if tall else torch.bmm(both, y)
         left -= 2
     return y
 
@@ -52,11 +53,11 @@ def orthogonalise(
 ) -> tuple[Tensor, ...]:
     """About ``U V^T`` of each ``U S V^T``, matrices (m, n) of one shape; computed in ``dtype``.
 
-    Whatever their scale: c x gives what x gives, c > 0.
+    Whatever their scale: c x gives what x gives, c > 0; a zero matrix stays zero. Divided by its Frobenius norm first,
+    which bounds the spectral one.
     """
-    m, n = matrices[0].shape
-    tall = m > n
-    y = matrices[0].new_empty((len(matrices), min(m, n), max(m, n)), dtype=dtype)
+    y = matrices[0].new_empty((len(matrices), *matrices[0].shape), dtype=dtype)
     for out, x in zip(y, matrices, strict=True):
-        scaled_into(out, x.mT if tall else x)
-    return tuple(u.mT if tall else u for u in iterate(y, steps))
+        norm = norm_of(x)
+        torch.div(x, torch.where(norm > 0, norm, 1.0), out=out)
+    return tuple(iterate(y, steps))

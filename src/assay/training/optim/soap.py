@@ -128,7 +128,7 @@ def eigenbasis(factor: Tensor) -> Tensor:
     """Eigenvectors of a symmetric matrix, largest eigenvalue first; in float64 where float32 fails."""
     scaled = _scaled(factor)
     try:
-        vectors = torch.linalg.eigh(scaled)[1]
+        vectors: Tensor = torch.linalg.eigh(scaled)[1]
     except RuntimeError:  # torch.linalg.LinAlgError: no convergence
         vectors = torch.linalg.eigh(scaled.double())[1]
     return vectors.flip(-1).to(factor.dtype).contiguous()
