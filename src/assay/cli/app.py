@@ -17,7 +17,7 @@ from assay.cli.errors import UserError
 # in the order of the help page; a verb `a-b` is the function `run` of assay/cli/a_b.py
 VERBS = (
     "list", "show", "budget", "diff", "atlas", "check", "design", "scale", "new", "import", "export",
-    "convert", "tokenize", "train", "generate", "eval", "study", "report", "demo",
+    "convert", "tokenize", "train", "coord-check", "generate", "eval", "study", "report", "demo",
 )  # fmt: skip
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json as json_
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def run(
-    file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run: recipe, data, optimizer, schedule.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[RUN.toml]", help="The run: recipe, data, optimizer, schedule.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Default: runs/<name of the file>.")
     ] = None,
@@ -28,6 +31,13 @@ def run(
     ] = None,
     groups: Annotated[bool, typer.Option("--groups", help="Print every parameter's group, and stop.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Start over instead of going on.")] = False,
+    decay_from: Annotated[
+        str | None, typer.Option("--decay-from", metavar="FOLDER@STEP", help="Cut a decayed model from a run.")
+    ] = None,
+    decay: Annotated[int | None, typer.Option("--decay", metavar="N", help="Updates of that decay.", min=1)] = None,
+    shape: Annotated[
+        str, typer.Option("--shape", metavar="SHAPE", help="Of that decay: linear, 1-sqrt, cosine.")
+    ] = "linear",
     json: AsJson = False,
     plugins: Plugins = None,
 ) -> None:
@@ -38,16 +48,49 @@ def run(
       assay train examples/tiny.toml
       assay train examples/tiny.toml --set steps=50 --out runs/short --json
       assay train examples/tiny.toml --groups
+      assay train --decay-from runs/tiny@150 --decay 30
     """
     load_plugins(plugins)
+    if (file is None) is (decay_from is None):
+        raise UserError("give RUN.toml, or --decay-from FOLDER@STEP: one of the two")
+    if file is not None and decay is not None:
+        raise UserError("--decay goes with --decay-from; a run's own decay is in its schedule")
+    if file is None and (sets or groups or restart):
+        raise UserError("--decay-from takes its settings from that run: no --set, --groups or --restart")
     with _users_faults():
+        if file is None:
+            record = _cut(str(decay_from), decay, shape, out)
+            _show(record, json)
+            return
         config = _config(file, sets or [])
         if groups:
             _print_groups(config, json)
             return
         folder = out if out is not None else Path("runs") / file.stem
-        record = _train(config, folder, restart)
-        page = _page(record)
+        from assay.training import train
+
+        record = _watched(config.steps, partial(train, config, folder, resume=not restart))
+    _show(record, json)
+
+
+def _cut(place: str, decay: int | None, shape: str, out: Path | None) -> RunRecord:
+    """A decayed model from FOLDER@STEP."""
+    from assay.training import cut
+
+    folder, _, step = place.rpartition("@")
+    if not folder or not step.isdecimal():
+        raise UserError(f"--decay-from: FOLDER@STEP, like runs/tiny@150, not {place!r}")
+    if decay is None:
+        raise UserError("--decay-from needs --decay N, the updates of the decay")
+    if shape not in ("linear", "1-sqrt", "cosine"):
+        raise UserError(f"--shape: no such shape {shape!r}; known: linear, 1-sqrt, cosine")
+    call = partial(cut, folder, int(step), decay, folder=out, shape=shape)  # type: ignore[arg-type]
+    return _watched(int(step) + decay, call)
+
+
+def _show(record: RunRecord, json: bool) -> None:
+    """Page, numbers, exit code."""
+    page = _page(record)
     if json:
         print_json({**record.to_dict(), "report": str(page)})
     else:
@@ -78,12 +121,10 @@ def _config(file: Path, sets: list[str]) -> RunConfig:
     return RunConfig.from_dict(apply_overrides(config.to_dict(), sets), f"{file} with --set")
 
 
-def _train(config: RunConfig, folder: Path, restart: bool) -> RunRecord:
+def _watched(steps: int, go: Callable[..., RunRecord]) -> RunRecord:
     """Train under a progress bar; the first Ctrl-C asks for a checkpoint, the second ends at once."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from assay.training import train
 
     stopping = False
 
@@ -103,7 +144,7 @@ def _train(config: RunConfig, folder: Path, restart: bool) -> RunRecord:
     )
     try:
         with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task("", total=config.steps, numbers="")
+            task = bar.add_task("", total=steps, numbers="")
 
             def show(row: dict[str, Any]) -> None:
                 numbers = (
@@ -111,7 +152,7 @@ def _train(config: RunConfig, folder: Path, restart: bool) -> RunRecord:
                 )
                 bar.update(task, completed=row["step"], numbers=numbers)
 
-            return train(config, folder, resume=not restart, on_step=show, should_stop=lambda: stopping)
+            return go(on_step=show, should_stop=lambda: stopping)
     finally:
         signal.signal(signal.SIGINT, before)
 

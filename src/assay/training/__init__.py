@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from assay.training.checkpoint import CheckpointError, load_checkpoint
     from assay.training.config import DataConfig, Numerics, RunConfig, RunError
+    from assay.training.cutting import cut
     from assay.training.data import Corpus, CorpusError, bits_per_byte, open_corpus, open_data
     from assay.training.evaluate import Evaluation, evaluate
     from assay.training.folder import FolderError, read_metrics
     from assay.training.loop import check_fits, train
     from assay.training.loss import StepLoss, accumulate_gradients
     from assay.training.optim import AdamW
-    from assay.training.optim.groups import Group, decay_groups, groups_table
+    from assay.training.optim.groups import Group, decay_groups, groups_table, optimizer_groups
     from assay.training.record import RunRecord, load_record
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "accumulate_gradients",
     "bits_per_byte",
     "check_fits",
+    "cut",
     "decay_groups",
     "evaluate",
     "groups_table",
@@ -43,6 +45,7 @@ __all__ = [
     "load_record",
     "open_corpus",
     "open_data",
+    "optimizer_groups",
     "read_metrics",
     "train",
 ]
@@ -58,6 +61,7 @@ _HOMES = {
         "RunConfig",
         "RunError",
     ),
+    "cutting": ("cut",),
     "data": (
         "Corpus",
         "CorpusError",
@@ -86,6 +90,7 @@ _HOMES = {
         "Group",
         "decay_groups",
         "groups_table",
+        "optimizer_groups",
     ),
     "record": (
         "RunRecord",

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from assay.cost import tensors_of
 from assay.recipe.base import refuse
 from assay.recipe.mixer import Attention
+from assay.recipe.parametrization import STANDARD
 from assay.recipe.position import LearnedPosition
 from assay.recipe.recipe import Recipe
 from assay.training.optim.spec import OptimizerSpec
@@ -36,6 +37,8 @@ def faults(config: RunConfig) -> Iterator[PydanticCustomError]:
         allowed = f"less than batch_size = {config.batch_size}" if place == "start" else "a divisor of batch_size"
         yield refuse(f"ramp.{place}", "no batch to grow to", getattr(ramp, place), allowed)
     yield from _optimizer_faults(config.optimizer, recipe)
+    if config.parametrization != STANDARD:
+        yield from _scale_faults(config)
 
 
 def _optimizer_faults(spec: OptimizerSpec, recipe: Recipe) -> Iterator[PydanticCustomError]:
@@ -49,6 +52,17 @@ def _optimizer_faults(spec: OptimizerSpec, recipe: Recipe) -> Iterator[PydanticC
     problem = None if spec.qk_clip == "none" else unclippable(recipe)
     if problem is not None:
         yield refuse("optimizer.qk_clip", f"has no effect: {problem}", spec.qk_clip, "none")
+
+
+def _scale_faults(config: RunConfig) -> Iterator[PydanticCustomError]:
+    """The parametrisation must have a rule for what the optimizer does to each parameter."""
+    for t in tensors_of(config.recipe):
+        family = config.optimizer.family(config.optimizer.rule_for(t.role, t.shape))
+        try:
+            config.parametrization.scales(t.role, t.name.startswith("layers."), family, config.recipe)
+        except PydanticCustomError as error:
+            yield error
+            return
 
 
 def unclippable(recipe: Recipe) -> str | None:
