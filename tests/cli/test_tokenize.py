@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.training.data.support import json_lines, texts
+from assay.cli.app import app
+from tests.training.data.support import bins_of, json_lines, texts
 
 RUN = """
 recipe = "tiny.toml"
@@ -67,6 +70,13 @@ def test_from_text_to_a_run(place: Path) -> None:
     assert set(rows[1]["val_loss_by_part"]) == {"tokens", "more.jsonl"}
     assert "bits a byte" in assay(place, "train", "run.toml").stdout
 
+    (place / "web").mkdir()
+    (place / "web" / "a.jsonl.gz").write_bytes(gzip.compress((place / "a.jsonl").read_bytes()))
+    web = as_json(
+        place, "tokenize", "web/**/*.jsonl.gz", "tokens-web", "--tokenizer", "tok.json", "--shard-tokens", "1e3"
+    )
+    assert web["sha256"] == made["sha256"]  # of the tokens, however the text was packed
+
     assert "exists and is not overwritten" in assay(place, "tokenize", "a.jsonl", "tokens", code=2).stderr
     shard = place / "tokens" / "tokens-00001.bin"
     shard.write_bytes(b"\1" + shard.read_bytes()[1:])
@@ -90,7 +100,57 @@ def test_from_text_to_a_run(place: Path) -> None:
         (("train", "a.jsonl", "--vocab-size", "300", "-o", "new.json", "--eos", "E"), "has no effect"),
     ],
 )
-def test_a_fault_is_told_and_nothing_is_left(place: Path, argv: tuple[str, ...], said: str) -> None:
-    assert said in assay(place, "tokenize", *argv, code=2).stderr
+def test_a_fault_is_told_and_nothing_is_left(
+    place: Path, argv: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    done = CliRunner().invoke(app, ["tokenize", *argv], prog_name="assay")
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert done.exception is None or isinstance(done.exception, SystemExit)
     assert not (place / "out").exists() and not (place / "new.json").exists()
     assert not list(place.glob(".*"))
+
+
+@pytest.fixture(scope="module")
+def bins(place: Path) -> Path:
+    for name in ("whole", "empty", "version", "flipped"):
+        bins_of(place / name, texts(60), shard=2000)
+    (place / "empty" / "tokens-00001.bin").write_bytes(b"")
+    manifest = place / "version" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 9'))
+    shard = place / "flipped" / "tokens-00002.bin"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\1")
+    (place / "nan.jsonl").write_text('{"text": "fine"}\n{"text": NaN}\n')
+    data = 'data = {corpus = "whole", val_bytes = 400}'
+    lines = [data if line.startswith("data") else line for line in RUN.splitlines()]
+    (place / "bytes.toml").write_text("\n".join(lines))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ("data.corpus=gone", "corpus 'gone': cannot be read: no such file or folder"),
+        ("data.corpus=empty", "tokens-00001.bin: empty"),
+        ("data.corpus=version", "version 9; this assay reads version 1"),
+        ("data.corpus=flipped", "tokens-00002.bin: not what was written"),
+        ("data.corpus=nan.jsonl", "nan.jsonl, line 2: field 'text' holds nan, not text"),
+        ("data.corpus=bad.txt", "bad.txt, line 2: not UTF-8"),
+        ("recipe.vocab_size=200", "smaller than the tokenizer's 256 (bytes)"),
+        ("data.tokenizer=none.json", "tokenizer 'none.json': cannot be read"),
+        ("batch_size=100000", "one batch needs 1,600,001 tokens"),
+        ("data.max_epochs=0.01", "at most 0.01"),
+        ("data.val_bytes=10000000", "10,000,000 for validation"),
+        ("data.packing=isolated", "documents, stream"),
+    ],
+)
+def test_bad_data_is_named_before_the_first_update(
+    bins: Path, sets: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(bins)
+    monkeypatch.setenv("ASSAY_CACHE", str(bins / "cache"))
+    done = CliRunner().invoke(app, ["train", "bytes.toml", "--set", sets, "--out", "never"], prog_name="assay")
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert not (bins / "never").exists()

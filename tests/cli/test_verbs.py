@@ -77,10 +77,10 @@ def test_version() -> None:
     assert f'\nversion = "{__version__}"\n' in project
 
 
-OWN_FILES = ("train", "study", "report", "demo", "import", "export", "new", "scale")
+OWN_FILES = ("train", "study", "report", "demo", "import", "export", "new", "scale", "tokenize")
 
 
-# these verbs run for minutes or write files: their examples are run in test_runs.py, made small
+# these verbs run for minutes or write files: their examples are run in files of their own, made small
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in OWN_FILES])
 def test_the_examples_of_a_help_page_run(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some examples write files

@@ -87,6 +87,27 @@ def test_stopped_at_every_step_and_resumed_gives_the_same_bits(text: Path, tmp_p
     assert weights(folder) == weights(tmp_path / "straight")
 
 
+@pytest.mark.parametrize("packing", ["stream", "documents"])
+def test_resume_needs_no_state_of_the_data(text: Path, tmp_path: Path, packing: str) -> None:
+    """Two sources, tokens of a BPE, documents isolated: bit for bit after a stop at every step."""
+    from tests.training.data.support import bins_of, bpe, texts
+
+    tokenizer = bpe(tmp_path, 300, text.read_text().split("\n\n"))
+    portions = [{"corpus": str(text), "weight": 2}, {"corpus": str(bins_of(tmp_path / "b", texts(80), tokenizer))}]
+    data = {"corpus": portions, "tokenizer": str(tokenizer.path), "val_bytes": 2048, "packing": packing}
+    config = config_for(
+        text, recipe=load("tiny/base", ["n_layers=1", "vocab_size=300"]), data=data, steps=6, accumulate=2
+    )
+    train(config, tmp_path / "straight")
+    for _ in range(config.steps - 1):
+        assert train(config, tmp_path / "stopping", should_stop=lambda: True).status == "interrupted"
+    assert train(config, tmp_path / "stopping").status == "finished"
+    assert numbers(tmp_path / "stopping") == numbers(tmp_path / "straight")
+    assert weights(tmp_path / "stopping") == weights(tmp_path / "straight")
+    final = load_record(tmp_path / "straight").final
+    assert 0 < final["val_bits_per_byte"] < final["val_loss"]
+
+
 def test_killed_at_random_moments_and_resumed(text: Path, tmp_path: Path) -> None:
     config = config_for(text, steps=60, checkpoint_every=3, eval_every=7)
     train(config, tmp_path / "straight")

@@ -49,11 +49,11 @@ def run(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Texts to a folder of tokens that a run's data.corpus names, or to a tokenizer.
+    """Texts to tokens on disk, or to a tokenizer of your own.
 
-    SOURCE is .txt, .md, .py, .jsonl or .parquet (plain, .gz or .zst), a folder or a quoted pattern of them, or a
-    Hugging Face dataset saved to disk. OUT appears when it is whole; the same command goes on with what was cut short.
-    After `train`, a byte-level BPE is learned from SOURCE.
+    A run names the tokens as data.corpus. SOURCE is .txt, .md, .py, .jsonl or .parquet (plain, .gz or .zst), a folder
+    or a quoted pattern of them, or a Hugging Face dataset saved to disk. OUT appears when it is whole; the same command
+    goes on with what was cut short. After `train`, a byte-level BPE is learned from SOURCE.
 
     \b
     Examples:

@@ -180,6 +180,7 @@ def page_record(record: RunRecord) -> dict[str, Any]:
             "steps": record.config.steps,
             "loss": final["val_loss"],
             "stderr": final["val_stderr"],
+            "bits_per_byte": final["val_bits_per_byte"],
             "class": "nonfinite" if record.status == "nonfinite" else "alive",
             "status": record.status,
             "initial_loss": final["initial_loss"],

@@ -51,6 +51,7 @@ def _facts(run: Record) -> list[tuple[str, str]]:
     loss = fixed(run.get("loss")) + (f" ± {fixed(error, 4)}" if error is not None else "")
     named = [
         ("validation loss ± evaluation s.e." if error is not None else "validation loss", loss),
+        ("validation, bits a byte", fixed(run.get("bits_per_byte"))),
         ("initial loss", fixed(run.get("initial_loss"))),
         ("steps", count(run.get("steps"))),
         ("tokens per second", count(run.get("tokens_per_s"))),

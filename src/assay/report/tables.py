@@ -353,6 +353,7 @@ def corpus_table(result: Record) -> Table | None:
         ("training split", _exact(corpus.get("train_bytes"))),
         ("validation split", _exact(corpus.get("val_bytes"))),
         ("tokenizer", text(corpus, "tokenizer")),
+        ("tokens", _tokens(corpus)),
         (
             "unigram entropy H",
             ""
@@ -368,6 +369,13 @@ def corpus_table(result: Record) -> Table | None:
         if value not in ("", NONE)
     ]
     return Table([Cell("corpus"), Cell("")], rows) if rows else None
+
+
+def _tokens(corpus: Record) -> str:
+    """Of both splits, where a token is not a byte."""
+    if text(corpus, "tokenizer") == "bytes" or finite(corpus.get("train_tokens")) is None:
+        return NONE
+    return f"{count(corpus.get('train_tokens'))} to train on, {count(corpus.get('val_tokens'))} to validate"
 
 
 def _exact(value: Any) -> str:

@@ -15,6 +15,8 @@ from assay.training.data.batches import rows_of, validation_starts
 from assay.training.data.corpus import Corpus, Held
 from assay.training.data.spec import STREAM, DocumentsPacking, Packing
 
+_LOGITS = 1 << 26  # held at once
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -48,9 +50,13 @@ def evaluate(
     precision: str = "fp32",
     batch: int = 64,
 ) -> Evaluation:
-    """The mean loss over every window of the validation split; the model is in eval mode meanwhile."""
+    """The mean loss over every window of the validation split; the model is in eval mode meanwhile.
+
+    At most ``batch`` windows at once, fewer where their logits would be many.
+    """
     training = decoder.training
     decoder.eval()
+    batch = max(1, min(batch, _LOGITS // (seq_len * decoder.recipe.vocab_size)))
     isolated = isinstance(packing, DocumentsPacking)
     try:
         found = {p.name: _windows(decoder, p.held, seq_len, isolated, precision, batch) for p in corpus.parts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -168,5 +169,6 @@ def place_paths(data: Any, folder: Path) -> Any:
 def _placed(name: Any, folder: Path) -> Any:
     if not isinstance(name, str) or name in EMBEDDED or Path(name).is_absolute():
         return name
-    root = folder / name.partition("*")[0].rpartition("/")[0] if "*" in name else folder / name
+    sign = re.search(r"[*?\[]", name)  # of a pattern, the folder before it has to be there
+    root = folder / name[: sign.start()].rpartition("/")[0] if sign else folder / name
     return str((folder / name).absolute()) if root.exists() else name
