@@ -25,14 +25,14 @@ from assay.training.evaluate import Evaluation, evaluate
 from assay.training.folder import DiskError, FolderError, Metrics, finite, locked, write_json
 from assay.training.loss import accumulate_gradients
 from assay.training.numerics import apply
-from assay.training.optim.groups import optimizer_groups, set_rates
+from assay.training.optim.groups import Group, optimizer_groups, set_rates
 from assay.training.qk_clip import HeadPeaks, clip_heads
 from assay.training.record import MANIFEST, METRICS, RECORD, RunRecord, load_record
 from assay.training.samples import SAMPLES, Sampler, Writer
 from assay.training.sinks import Sinks, check_installed
 from assay.training.speed import ceiling_of, train_flops
 from assay.training.start import Start
-from assay.training.summary import summary, timing
+from assay.training.summary import groups_summary, summary, timing
 from assay.training.telemetry import LayerWatch
 from assay.training.watch import Pace, Watch
 
@@ -149,6 +149,7 @@ class _Run:
     optimizer: torch.optim.Optimizer
     metrics: Metrics
     watch: Watch
+    groups: tuple[Group, ...]
     ema: Ema | None = None
     step: int = 0
     carried_cpu: float = 0.0
@@ -177,7 +178,7 @@ class _Run:
         ema = None if config.ema == "none" else Ema(decoder, config.ema)
         torch.manual_seed(config.seed)  # dropout; weights have their own streams
         watch = Watch(corpus.unigram_entropy)
-        run = cls(config, folder, digest, corpus, decoder, optimizer, Metrics(folder / METRICS), watch, ema)
+        run = cls(config, folder, digest, corpus, decoder, optimizer, Metrics(folder / METRICS), watch, groups, ema)
         found, run.warnings = ckpt.latest(folder / "checkpoints")
         if found is not None:
             run._restore(ckpt.load_checkpoint(found, checked=True))
@@ -347,6 +348,7 @@ class _Run:
         rows = self.metrics.rows
         self.metrics.flush()
         final = summary(rows, self.decoder, self.best)
+        final["groups"] = groups_summary(self.groups)
         final["timing"] = timing(rows, self._cpu_seconds())
         final["timing"].update(self._usage(final["timing"]["tokens_per_s"]))
         if self.warnings:

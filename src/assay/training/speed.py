@@ -74,4 +74,4 @@ def measured_ceiling(config: RunConfig, size: int = 768, seconds: float = 0.2) -
             break
     flops = 2 * size**3 / best
     kind = "bf16" if config.precision == "bf16" else "fp32"
-    return Ceiling(flops, f"{flops / 1e9:,.0f} GFLOP/s, a {kind} matrix product measured here")
+    return Ceiling(flops, f"{flops / 1e9:,.0f} GFLOP/s, measured here by a matrix product in {kind}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import resource
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
 from assay.model import Decoder
 from assay.training.folder import finite
+from assay.training.optim.groups import Group
 
 
 def summary(rows: list[dict[str, Any]], decoder: Decoder, best: tuple[float, int]) -> dict[str, Any]:
@@ -43,3 +45,20 @@ def timing(rows: list[dict[str, Any]], cpu_seconds: float) -> dict[str, Any]:
         "tokens_per_s": statistics.median(rates) if rates else None,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def groups_summary(groups: Iterable[Group]) -> list[dict[str, Any]]:
+    """The optimizer's groups, each with its roles and sizes."""
+    return [
+        {
+            "name": group.name,
+            "rule": group.rule,
+            "roles": sorted({str(p.role) for p in group.params}),
+            "tensors": len(group.params),
+            "params": sum(p.param.numel() for p in group.params),
+            "weight_decay": group.weight_decay,
+            "lr_scale": group.lr_scale,
+            "eps_scale": group.eps_scale,
+        }
+        for group in groups
+    ]
