@@ -21,7 +21,7 @@ ENV   := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 ASSAY_HYPOTHESIS_PROFILE=$(ASSAY_HY
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint types pytest pytest-all format install clean
+.PHONY: bench-decode help demo test test-all lint types pytest pytest-all format install clean
 
 help:
 	@echo "make demo      the first study, from nothing to a verdict and a report: about 13 CPU-minutes, 7 minutes on two cores"
@@ -29,6 +29,7 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make lint      format and lint only"
 	@echo "make format    rewrite the sources in the house format"
+	@echo "make bench-decode  greedy decode beside transformers and llama.cpp (minutes; the first time builds llama.cpp)"
 	@echo "make clean     remove .venv, caches and build output"
 
 demo: $(STAMP)
@@ -54,6 +55,20 @@ pytest-all: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# each peer in an environment of its own, made once
+bench-decode: $(STAMP) .bench/transformers/.installed .bench/llama/.installed
+	$(BIN)/python bench/decode.py
+
+.bench/transformers/.installed:
+	$(PYTHON) -m venv .bench/transformers
+	.bench/transformers/bin/python -m pip install -q -c constraints.txt $(TORCH) transformers
+	@touch $@
+
+.bench/llama/.installed:
+	$(PYTHON) -m venv .bench/llama
+	CMAKE_ARGS="-DGGML_NATIVE=ON" .bench/llama/bin/python -m pip install -q llama-cpp-python==0.3.36 gguf numpy
+	@touch $@
 
 install: $(STAMP)
 

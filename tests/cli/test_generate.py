@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,12 @@ from typer.testing import CliRunner
 from assay.cli.app import app
 
 WORDS = "the cat sat on the mat and the dog lay by the door while rain fell on the roof of the house"
+
+
+def easy_text(n_lines: int = 300) -> str:
+    """Lines of few words in random order, always the same: soon learned, and no two alike."""
+    rng = random.Random(0)
+    return "\n\n".join(" ".join(rng.choices(WORDS.split(), k=20)) for _ in range(n_lines))
 
 
 def run(*argv: str, code: int = 0, stdin: str | None = None) -> str:
@@ -33,7 +40,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from assay import RunConfig, load, train
 
     folder = tmp_path_factory.mktemp("run")
-    (folder / "words.txt").write_text("\n\n".join([WORDS] * 200))
+    (folder / "words.txt").write_text(easy_text())
     config = RunConfig.from_dict(
         {
             "recipe": load("tiny/base", ["max_seq_len=96"]),

@@ -57,7 +57,7 @@ def kept_by(decoder: Decoder, batch: int, length: int, *, autocast: bool = False
     decoder.train()
     ids = torch.zeros(batch, length, dtype=torch.long)
     with Kept(decoder.parameters()) as kept, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        decoder.loss(ids, ids)
+        decoder.loss(ids, ids.clone())
     return kept.nbytes
 
 

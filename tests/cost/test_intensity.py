@@ -120,7 +120,8 @@ def test_mfu_counts_no_recomputation_and_hfu_does() -> None:
     assert time["mfu_causal"] == pytest.approx(4000 * flops.train_per_token_causal / 312e12)
     assert time["hfu"] == pytest.approx(4000 * (flops.train_per_token + flops.recomputed_per_token) / 312e12)
     assert time["mfu_causal"] < time["mfu"]
-    assert time["hfu"] == pytest.approx(4 / 3 * time["mfu"])  # layers and, beyond a chunk, logits run a second time
+    again = flops.forward_full - flops.by_op["unembedding"]  # layers run a second time, logits never
+    assert time["hfu"] == pytest.approx((1 + again / (3 * flops.forward_full)) * time["mfu"])
     assert time["peak"] == "a100-80gb bf16 dense, 1 devices"
 
 

@@ -21,6 +21,9 @@ class Uncached:
         self.rows = [row[keep].tolist() for row, keep in zip(ids, real, strict=True)]
         return self._read()
 
+    def reset(self) -> None:
+        self.rows = []
+
     def step(self, next_ids: Tensor) -> Tensor:
         for row, token in zip(self.rows, next_ids.tolist(), strict=True):
             row.append(token)
@@ -30,4 +33,5 @@ class Uncached:
         assert len(self.rows) == self.batch
         assert max(map(len, self.rows)) <= self.max_len
         last = [self.decoder(torch.tensor([row]), rope_length=self.rope_length)[0, -1] for row in self.rows]
-        return torch.stack(last).float()
+        logits = torch.stack(last)
+        return logits if logits.dtype == torch.float64 else logits.float()

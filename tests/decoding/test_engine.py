@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from assay.decoding import Engine
-from assay.recipe import Recipe
+from assay.decoding import Engine, products
+from assay.decoding.products import LAYOUTS
+from assay.model import CacheFull
+from assay.recipe import Recipe, resolve
 from tests.laws.common import assert_close, random_ids, seeds
-from tests.strategies import random_decoder, recipes
+from tests.laws.rich import RICH
+from tests.strategies import random_decoder, randomise, recipes
 
 LENGTH = 11
 
@@ -33,12 +39,172 @@ def test_steps_are_the_decoder_read_anew(recipe: Recipe, seed: int, lengths: lis
     texts = [row[real] for row, real in zip(ids, mask, strict=True)]
     logits = engine.prefill(ids, None if len(set(lengths)) == 1 else mask)
     for turn in range(LENGTH - max(lengths) + 1):
-        assert logits.dtype == torch.float32
         for row, text in enumerate(texts):
             want = decoder(text[None], rope_length=LENGTH)[0, -1]
-            assert_close(logits[row], want.float(), rel=1e-6, what=f"row {row} after {turn} steps")
+            assert_close(logits[row], want, what=f"row {row} after {turn} steps")
         if turn == LENGTH - max(lengths):
             break
         new = random_ids(recipe, 1, len(lengths), seed + turn)[0]
         texts = [torch.cat((text, n[None])) for text, n in zip(texts, new, strict=True)]
         logits = engine.step(new)
+
+
+LLAMA = {
+    "name": "llama",
+    "d_model": 96,
+    "vocab_size": 500,
+    "max_seq_len": 64,
+    "n_layers": 3,
+    "embedding": {"tied": False},
+    "block": {
+        "mixer": {"kind": "attention", "n_heads": 4, "n_kv_heads": 2, "head_dim": 24, "position": "rope"},
+        "ffn": {"kind": "glu", "d_ff": 200, "activation": "silu"},
+        "residual": {"rule": "pre", "norm": "rmsnorm"},
+    },
+    "head": {"norm": "rmsnorm"},
+    "init": {"weights": {"kind": "fan_in"}, "embedding": {"kind": "normal", "std": 1.0}},
+}
+TABLES = {"llama": LLAMA, "rotary": RICH["rotary"], "parallel": RICH["parallel"]}
+EXACT = {torch.float32: 1e-5, torch.bfloat16: 4e-2}  # of the largest logit; bfloat16 against float32 arithmetic
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("dtype", list(EXACT))
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", TABLES)
+def test_packed_is_plain(name: str, batch: int, dtype: torch.dtype, layout: str) -> None:
+    """Every layout of the weights against the decoder that reads the same text without cache or copies."""
+    recipe = resolve(TABLES[name])
+    decoder = random_decoder(recipe, 1, dtype=dtype)
+    engine = Engine(decoder, batch, 14, layout=layout)
+    ids = random_ids(recipe, batch, 14, 2)
+    engine.prefill(ids[:, :6])
+    got = torch.stack([engine.step(column) for column in ids[:, 6:].T], dim=1)
+    want = random_decoder(recipe, 1, dtype=dtype).float()(ids, rope_length=14)[:, 6:]
+    assert_close(got, want.detach(), EXACT[dtype])
+    assert {p.layout for p in engine.products} == {layout}
+    weights = sum(p.nbytes for p in decoder.parameters())
+    copied = [p.nbytes for p in engine.products]
+    assert layout == "plain" or all(
+        n == p.shape[0] * p.shape[1] * dtype.itemsize for n, p in zip(copied, engine.products, strict=True)
+    )
+    assert engine.packed_bytes <= weights
+
+
+def test_copies_are_the_engines() -> None:
+    """Packing changes no parameter and leaves nothing behind in the decoder."""
+    decoder = random_decoder(resolve(LLAMA), 0, dtype=torch.float32)
+    before = {k: (v.data_ptr(), v.clone()) for k, v in decoder.state_dict().items()}
+    engine = Engine(decoder, 2, 8, layout="columns")
+    engine.prefill(torch.ones(2, 3, dtype=torch.long))
+    engine.step(torch.ones(2, dtype=torch.long))
+    after = decoder.state_dict()
+    assert list(after) == list(before)
+    assert all(after[k].data_ptr() == pointer and torch.equal(after[k], v) for k, (pointer, v) in before.items())
+
+
+def test_measured_layouts_are_kept_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``auto`` measures each shape once a process, draws no random number, and any choice gives the same numbers."""
+    monkeypatch.setattr(products, "_MEASURED", 0)
+    monkeypatch.setattr(products, "_CHOSEN", {})
+    decoder = random_decoder(resolve(LLAMA), 0, dtype=torch.float32)
+    ids = random_ids(decoder.recipe, 2, 9, 0)
+    state = torch.get_rng_state()
+    got = []
+    for _ in range(2):
+        engine = Engine(decoder, 2, 9)
+        engine.prefill(ids[:, :8])
+        got.append(engine.step(ids[:, 8]))
+        assert len(products._CHOSEN) == len({p.shape for p in engine.products})
+        monkeypatch.setattr(products, "_measured", None)  # what was chosen is not measured again
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(*got)
+    assert_close(got[0], decoder(ids)[:, -1].detach(), 1e-5)
+
+
+def test_a_build_without_onednn_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_ONEDNN", {})
+    monkeypatch.setattr(products, "_right", lambda *_: False)
+    decoder = random_decoder(resolve(LLAMA), 0, dtype=torch.float32)
+    assert products.layouts_for(decoder.embedding.table) == ("plain", "columns")
+    engine = Engine(decoder, 1, 4, layout="onednn")
+    engine.step(torch.ones(1, dtype=torch.long))
+    assert {p.layout for p in engine.products} == {"plain"}
+    assert products.layouts_for(decoder.embedding.table.double()) == ("plain",)
+    assert products.layouts_for(decoder.embedding.table.to("meta")) == ("plain",)
+
+
+@given(recipes(causal=True), seeds)
+def test_a_row_that_waits_reads_nothing(recipe: Recipe, seed: int) -> None:
+    decoder = random_decoder(recipe, seed)
+    engine = Engine(decoder, 3, LENGTH)
+    ids, mask = prompts(seed, [4, 2, 3], recipe.vocab_size, "left")
+    texts = [row[real] for row, real in zip(ids, mask, strict=True)]
+    engine.prefill(ids, mask)
+    generator = torch.Generator().manual_seed(seed)
+    for turn in range(5):
+        new, active = random_ids(recipe, 1, 3, seed + turn)[0], torch.rand(3, generator=generator) < 0.6
+        logits = engine.step(new, active)
+        assert torch.isfinite(logits).all()
+        for row in active.nonzero().flatten().tolist():
+            texts[row] = torch.cat((texts[row], new[row : row + 1]))
+            assert_close(logits[row], decoder(texts[row][None], rope_length=LENGTH)[0, -1], what=f"row {row}")
+    assert engine.cache.rows == tuple(map(len, texts))
+
+
+def test_weights_that_change_are_laid_out_anew() -> None:
+    decoder = random_decoder(resolve(LLAMA), 0, dtype=torch.float32)
+    ids = random_ids(decoder.recipe, 1, 6, 0)
+    engine = Engine(decoder, 1, 6, layout="columns")
+    engine.prefill(ids[:, :5])
+    engine.step(ids[:, 5])
+    randomise(decoder, 7)
+    engine.reset()
+    engine.prefill(ids[:, :5])
+    assert_close(engine.step(ids[:, 5]), decoder(ids)[:, -1].detach(), 1e-5)
+
+
+def test_a_decoder_in_training_stays_there_and_drops_nothing() -> None:
+    table = {**LLAMA, "embedding": {"tied": False, "dropout": 0.5}}
+    decoder = random_decoder(resolve(table), 0).train()
+    ids = random_ids(decoder.recipe, 1, 6, 0)
+    engine = Engine(decoder, 1, 6)
+    first, second = engine.prefill(ids[:, :5]), engine.step(ids[:, 5])
+    assert decoder.training
+    want = decoder.eval()(ids).detach()
+    assert_close(torch.stack((first, second), dim=1), want[:, -2:])
+
+
+def test_nothing_is_allocated_for_a_length() -> None:
+    """64 steps of ragged rows: the same storage, no compilation, and no tensor alive that was not after the first."""
+    decoder = random_decoder(resolve(LLAMA), 0, dtype=torch.float32)
+    engine = Engine(decoder, 2, 80)
+    ids, mask = prompts(0, [16, 9], 500, "left")
+    engine.prefill(ids[:, :16], mask)
+    new = torch.ones(2, dtype=torch.long)
+    engine.step(new)
+    held = [state.store.data_ptr() for state in engine.cache.states.values()]
+    frames = dict(torch._dynamo.utils.counters["frames"])
+    gc.collect()
+    alive = _bytes_alive()
+    for _ in range(62):
+        engine.step(new)
+    gc.collect()
+    assert _bytes_alive() == alive
+    assert held == [state.store.data_ptr() for state in engine.cache.states.values()]
+    assert frames == dict(torch._dynamo.utils.counters["frames"])
+
+
+def _bytes_alive() -> int:
+    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def test_what_is_wrong_is_named() -> None:
+    decoder = random_decoder(resolve(LLAMA), 0)
+    with pytest.raises(ValueError, match="layout: no such layout 'rows'; known: auto, plain, columns, onednn"):
+        Engine(decoder, 1, 4, layout="rows")
+    engine = Engine(decoder, 1, 4)
+    engine.prefill(torch.ones(1, 4, dtype=torch.long))
+    with pytest.raises(CacheFull, match="max_len = 4"):
+        engine.step(torch.ones(1, dtype=torch.long))

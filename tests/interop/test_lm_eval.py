@@ -138,8 +138,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def theirs(folder: Path) -> Any:
-    return HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=3)
+def theirs(folder: Path, **more: Any) -> Any:
+    return HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=3, **more)
 
 
 def evaluated(model: Any, tasks: Path) -> Any:
@@ -213,6 +213,11 @@ def test_one_start_token_where_the_tokenizer_adds_its_own(tmp_path: Path) -> Non
     pairs = instances("loglikelihood", [("cat", " dog"), ("", "dog"), ("<s>cat", " dog")])
     for a, b in zip(ours.loglikelihood(pairs), other.loglikelihood(pairs), strict=True):
         assert a[0] == pytest.approx(b[0], abs=1e-4)
+    forced = AssayLM(str(folder), add_bos_token=False)
+    (bare,) = forced.loglikelihood(pairs[:1])
+    (want,) = theirs(folder, add_bos_token=False).loglikelihood(pairs[:1])
+    assert bare[0] == pytest.approx(want[0], abs=1e-4)
+    assert abs(bare[0] - ours.loglikelihood(pairs[:1])[0][0]) > 1e-3
     text = "cat dog door"
     (rolled,) = ours.loglikelihood_rolling(instances("loglikelihood_rolling", [(text,)]))
     (after_start,) = ours.loglikelihood(instances("loglikelihood", [("", text)]))

@@ -6,10 +6,13 @@ cap of 0.01 differs from one without on every kernel; one that cannot cap is ref
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
 
+from assay.decoding import Sampling, complete
 from assay.model import UnsupportedBackend, build
 from assay.model.backend import BACKENDS, Call, Legal, scores
 from tests.pitfalls.support import close, decoder, ids, recipe
@@ -69,3 +72,19 @@ def test_the_heads_cap_is_in_the_loss() -> None:
         want = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum")
         assert float(model.loss(x, y).sum) == pytest.approx(float(want), rel=1e-12)
         assert float(free.loss(x, y).sum) != pytest.approx(float(want), rel=1e-3)
+
+
+def test_generation_caps() -> None:
+    """The scores' cap in cached decoding, token by token as read anew; the head's in what is drawn."""
+    x = ids(4, 1, 6)
+    for cap in (0.3, "none"):
+        model = decoder({"head": {"soft_cap": 0.01}}, soft_cap=cap)
+        out = complete(model, x, 8, sampling=Sampling.of(temperature=1.0), seed=3, logprobs=True)
+        assert out.logprobs is not None
+        whole = torch.cat((x, out.ids), dim=1)
+        want = torch.log_softmax(model(whole), dim=-1)[0, 5:-1].gather(-1, out.ids[0, :, None]).squeeze(-1)
+        assert close(out.logprobs[0], want)
+        assert float((out.logprobs + math.log(32)).abs().max()) < 0.021  # all but uniform under a cap of 0.01
+    free = complete(decoder(), x, 8, sampling=Sampling.of(temperature=1.0), seed=3, logprobs=True)
+    assert free.logprobs is not None
+    assert float((free.logprobs + math.log(32)).abs().max()) > 0.1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from assay.interop import pool_heads
 from assay.model import named_params
 from assay.model.backend import BACKENDS, Call, Legal
 from tests.pitfalls.support import close, decoder, ids
@@ -42,3 +43,22 @@ def test_each_head_repeated_gives_the_same_model(n_kv_heads: int, option: dict[s
             p.param.copy_(value)
         x = ids(0, 2, 9)
         assert close(full(x), grouped(x))
+
+
+@pytest.mark.parametrize("option", [{}, {"qk_norm": {"over": "head", "norm": "rmsnorm", "gain_per": "head"}}])
+def test_pooling_takes_neighbours(option: dict[str, object]) -> None:
+    """Heads that hold 1, 2, 3, 4 into two groups: 1.5 and 3.5, not 2 and 3; biases and gains too."""
+    full = decoder(n_kv_heads=4, bias=["k", "v"], **option)
+    heads = torch.arange(1.0, 5.0, dtype=torch.float64)
+    names = ["k.weight", "k.bias", "v.weight", "v.bias", *(["k_norm.gain"] if option else [])]
+    with torch.no_grad():
+        for name in names:
+            value = full.layers[0].mixer.get_parameter(name)
+            value.copy_(
+                heads.repeat_interleave(value.shape[0] // 4).reshape(-1, *[1] * (value.dim() - 1)).expand_as(value)
+            )
+    pooled = pool_heads(full, 2).layers[0].mixer
+    for name in names:
+        value = pooled.get_parameter(name).unflatten(0, (2, -1))
+        assert value[0].unique().tolist() == [1.5]
+        assert value[1].unique().tolist() == [3.5]

@@ -1,4 +1,4 @@
-"""The reserve list: label shift, wrapper prefixes, FFN width and gate order, equal starts, muP's scale."""
+"""The reserve list: label shift, wrapper prefixes, FFN width and gate order, equal starts, muP's scale, generation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from assay.cost import budget
 from assay.model import WeightsError, build, load_weights, named_params, save_weights
 from assay.recipe import load
-from assay.training.data import open_corpus, train_bpe
-from assay.training.evaluate import evaluate
 from tests.pitfalls.support import close, decoder, ids, recipe
 
 # --- label shifted twice; targets leak across rows (huggingface/transformers#47394) ---
@@ -160,33 +158,3 @@ def test_inverse_head_dim() -> None:
     with torch.no_grad():
         assert close(decoder(scale="inv_head_dim")(x), decoder(scale=1 / 8)(x))
         assert not close(decoder(scale="inv_head_dim")(x), decoder()(x), 1e-3)
-
-
-# --- bits per byte (karpathy/nanochat PR#693) ---
-
-
-def test_bytes_of_tokens_are_those_of_the_raw_text(tmp_path: Path) -> None:
-    """A lone continuation byte is 1 byte, not the 3 of a replacement character; specials are 0."""
-    tokenizer = train_bpe(["東京 naïve 🎈"] * 3, 257, tmp_path / "tok.json")  # every byte a token of its own
-    (found,) = tokenizer.encode(["東🎈é!"])
-    assert tokenizer.token_bytes is not None
-    assert tokenizer.token_bytes[found.ids].tolist() == [1] * (3 + 4 + 2 + 1)
-    assert int(tokenizer.token_bytes.sum()) == 256
-    assert tokenizer.eos is not None and tokenizer.token_bytes[tokenizer.eos] == 0
-
-
-def test_specials_are_in_neither_sum(tmp_path: Path) -> None:
-    """A model that is sure of every byte and wrong of every end has 0 bits a byte."""
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{"a" * n}"}}\n' for n in range(1, 6)))
-    corpus = open_corpus(str(tmp_path / "a.jsonl"), val_bytes=8, cache=tmp_path)
-    model = decoder({"vocab_size": 256, "d_model": 32, "head": {"bias": True}})
-    with torch.no_grad():
-        for p in named_params(model):
-            p.param.zero_()
-        model.head.bias[ord("a")] = 60.0
-    held = corpus.parts[0].held
-    assert 0 in held.tokens[1:].tolist()
-    found = evaluate(model, corpus, held.stream.size - 1)
-    assert found.bits_per_byte == pytest.approx(0.0, abs=1e-9)
-    assert found.n_bytes == int((held.tokens[1:] != 0).sum())
-    assert found.loss > 1.0

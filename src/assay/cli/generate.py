@@ -79,8 +79,8 @@ class Writer:
     def limit(self) -> int:
         return self.opened.decoder.recipe.max_seq_len
 
-    def decoding(self, rows: list[list[int]], seeds: list[int], rope_length: int | None = None) -> Decoding:
-        """Prompts padded on the left into one batch; ``rope_length`` as :class:`assay.decoding.Decoding` takes it."""
+    def decoding(self, rows: list[list[int]], seeds: list[int], **more: Any) -> Decoding:
+        """Prompts padded on the left into one batch; ``more`` as :class:`assay.decoding.Decoding` takes it."""
         import torch
 
         from assay.decoding import Decoding
@@ -100,7 +100,7 @@ class Writer:
             seeds=seeds,
             stop_ids=self.tokenizer.stop_ids,
             vocab=min(self.tokenizer.size, recipe.vocab_size),
-            rope_length=rope_length,
+            **more,
         )
 
 

@@ -144,15 +144,18 @@ def _batches(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from assay.cli.generate import finish_of
-    from assay.decoding import Writing
+    from assay.decoding import Kept, Writing
 
     # of all lines, whatever the batch: a RoPE that depends on the length then has one
     longest = max((len(line.ids) + writer.room(len(line.ids)) for line in lines), default=0)
+    engine = Kept(longest)
     columns = (TextColumn("prompt"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=len(lines), completed=done)
         for group in _grouped(writer, lines[done:], batch):
-            work = writer.decoding([line.ids for line in group], [line.seed for line in group], longest)
+            work = writer.decoding(
+                [line.ids for line in group], [line.seed for line in group], rope_length=longest, engine=engine
+            )
             writing = Writing(work, writer.tokenizer, writer.stop)
             for _ in writing:
                 pass

@@ -13,9 +13,13 @@ from assay.cli.common import AsJson, print_json, quantity
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
-    from assay.training.data import Source
+    from rich.progress import TaskID
+
+    from assay.training.data import Corpus, DataConfig, Source
 
 _TRAIN = "train"
+
+Which = tuple[str, tuple[str, ...]]  # the field of a record, the extensions of a folder
 
 
 def run(
@@ -62,24 +66,16 @@ def run(
       assay tokenize "texts/**/*.jsonl.gz" tokens/web --tokenizer tok.json --field content --json
     """
     options = {"--tokenizer": tokenizer, "--bos": bos, "--eos": eos}
+    which = (field, tuple(ext or ()))
     with data_faults():
-        from assay.training.data import open_source
-
         if source == _TRAIN:
-            if target is None:
-                raise UserError("tokenize train: SOURCE is missing (a file called train is given as ./train)")
-            given = [name for name, value in options.items() if value is not None]
-            if given:
-                raise UserError(f"{given[0]}: has no effect on training a tokenizer")
-            if vocab_size is None or out is None:
-                raise UserError("tokenize train: --vocab-size N and --out FILE are needed")
-            _train(open_source(target, field, tuple(ext or ())), int(vocab_size), out, json)
-            return
-        if target is None:
+            _train(target, which, options, vocab_size, out, json)
+        elif target is None:
             raise UserError("OUT is missing: the folder to write")
-        if vocab_size is not None or out is not None:
+        elif vocab_size is not None or out is not None:
             raise UserError(f"{'--vocab-size' if out is None else '--out'}: only after `tokenize train`")
-        _tokenize(open_source(source, field, tuple(ext or ())), Path(target), options, int(shard), json)
+        else:
+            _tokenize(source, which, Path(target), options, int(shard), json)
 
 
 @contextmanager
@@ -93,11 +89,12 @@ def data_faults() -> Iterator[None]:
         raise UserError(str(error)) from None
 
 
-def _tokenize(source: Source, out: Path, options: dict[str, str | None], shard: int, json: bool) -> None:
-    from assay.training.data import open_bins, open_tokenizer, write_bins
+def _tokenize(name: str, which: Which, out: Path, options: dict[str, str | None], shard: int, json: bool) -> None:
+    from assay.training.data import open_bins, open_source, open_tokenizer, write_bins
 
     if shard < 1:
         raise UserError(f"--shard-tokens: at least 1, found {shard}")
+    source = open_source(name, *which)
     tokenizer = open_tokenizer(options["--tokenizer"] or "bytes", options["--bos"], options["--eos"])
     _apart(source, out)
     with _bar("tokenizing", source) as tell:
@@ -139,9 +136,24 @@ def _apart(source: Source, out: Path) -> None:
         raise UserError(f"{out}: the texts lie there; choose another folder")
 
 
-def _train(source: Source, vocab_size: int, out: Path, json: bool) -> None:
-    from assay.training.data import train_bpe
+def _train(
+    name: str | None,
+    which: Which,
+    options: dict[str, str | None],
+    vocab_size: float | None,
+    out: Path | None,
+    json: bool,
+) -> None:
+    from assay.training.data import open_source, train_bpe
 
+    if name is None:
+        raise UserError("tokenize train: SOURCE is missing (a file called train is given as ./train)")
+    given = [option for option, value in options.items() if value is not None]
+    if given:
+        raise UserError(f"{given[0]}: has no effect on training a tokenizer")
+    if vocab_size is None or out is None:
+        raise UserError("tokenize train: --vocab-size N and --out FILE are needed")
+    source = open_source(name, *which)
     if out.exists():
         raise UserError(f"{out}: exists and is not overwritten; remove it, or write elsewhere with --out")
     read = [0, 0]
@@ -155,7 +167,7 @@ def _train(source: Source, vocab_size: int, out: Path, json: bool) -> None:
             yield document.text
 
     with _bar("reading", source) as tell:
-        made = train_bpe(texts(tell), vocab_size, out)
+        made = train_bpe(texts(tell), int(vocab_size), out)
     found = {
         "file": str(out),
         "sha256": made.sha256,
@@ -202,3 +214,21 @@ def _bar(verb: str, source: Source) -> Iterator[Callable[[int, int], None]]:
             bar.update(task, completed=size, numbers=f"{documents:,} documents, {size / 1e6:,.1f} MB")
 
         yield tell
+
+
+def opened(data: DataConfig) -> Corpus:
+    """A run's corpus; what is shown while its texts are tokenized goes away after."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    from assay.training.data import open_data
+
+    columns = (TextColumn("tokenizing"), TextColumn("{task.fields[numbers]}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: list[TaskID] = []
+
+        def tell(documents: int, size: int) -> None:
+            tasks.extend([] if tasks else [bar.add_task("", numbers="")])
+            bar.update(tasks[0], numbers=f"{documents:,} documents, {size / 1e6:,.1f} MB")
+
+        return open_data(data, on_progress=tell)

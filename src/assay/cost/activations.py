@@ -13,7 +13,7 @@ from assay.cost.core import stores_scores
 from assay.cost.model import count_layers
 from assay.cost.rules import Work
 from assay.cost.tape import Numerics, OpWork, Tape, Value
-from assay.cost.trace import loss_chunks, trace_embedding, trace_head, trace_layer, trace_logits, trace_loss
+from assay.cost.trace import logits_chunk, trace_embedding, trace_head, trace_layer, trace_logits, trace_loss
 from assay.recipe.layer import Layer
 from assay.recipe.mixer import attentions_of
 from assay.recipe.recipe import Recipe
@@ -164,33 +164,9 @@ def layer_profile(layer: Layer, d: int, x: Value, run: Execution, *, train: bool
 
 
 def _head(recipe: Recipe, x: Value, run: Execution) -> Profile:
-    """Final norm and loss. Beyond a chunk of logits, each chunk is made again when its turn comes."""
+    """Final norm and loss."""
     tape = run.tape()
-    hidden = trace_head(tape, recipe, Value(x.n, x.width))
-    chunk, n_chunks = loss_chunks(recipe, run.work.tokens)
-    if n_chunks == 1:
-        return _profile(tape, trace_loss(tape, recipe, hidden))
-    norm = _profile(tape, hidden)
-    inner = run.tape(Work(1, chunk))
-    one = _profile(inner, trace_loss(inner, recipe, Value(-(-hidden.n // n_chunks), hidden.width)))
-    whole = run.tape()
-    trace_loss(whole, recipe, hidden)  # for its work
-    for op, each in whole.work.items():
-        each.backward_flops += each.flops
-        each.backward_bytes += each.bytes
-        tape.work.setdefault(op, OpWork()).add(each)
-    # a chunk at a time: its logits again, their gradients, the table's gradient so far, two gradients of hidden
-    rise = one.kept + one.rise + one.grads + 2 * hidden.nbytes
-    by_op = {**norm.by_op, "unembedding": hidden.nbytes}
-    return norm._replace(
-        kept=norm.kept + hidden.nbytes,
-        rise=max(rise, hidden.nbytes + norm.rise),
-        forward_rise=one.kept + one.forward_rise,
-        grads=norm.grads + one.grads,
-        by_op=by_op,
-        work=tape.work,
-        unknown=norm.unknown | one.unknown,
-    )
+    return _profile(tape, trace_loss(tape, recipe, trace_head(tape, recipe, Value(x.n, x.width))))
 
 
 def _logits(recipe: Recipe, x: Value, run: Execution, logits_for: int | None) -> Profile:
@@ -277,7 +253,7 @@ def activation_report(recipe: Recipe, run: Execution, net: Network) -> dict[str,
 def logits_report(recipe: Recipe, run: Execution) -> dict[str, int]:
     """Bytes of the logits: whole, with their gradient, and what assay's chunked loss has at once."""
     vocab, width = -(-recipe.vocab_size // run.tp), run.numerics.compute
-    chunk, _ = loss_chunks(recipe, run.work.tokens)
+    chunk = logits_chunk(recipe, run.work.tokens)
     whole = run.work.tokens * vocab * width
     return {
         "bytes": whole,

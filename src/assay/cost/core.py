@@ -136,11 +136,14 @@ def _score_bias(tape: Tape, spec: Attention, width: int, pairs: Pairs) -> Value 
         return Value(n, width, Store(n * width, ("alibi", position, spec.n_heads)))
     if not isinstance(position, T5Bias):
         return None
+    if id(spec) in tape.biases:  # two cores of one attention add the same
+        return tape.biases[id(spec)]
     tape.count(SOFTMAX, heads * tape.at.batch * pairs.legal, n * width)
     param = tape.numerics.param
     grads = position.n_buckets * heads * param
     rows = tape.node(SOFTMAX, Value(n, param), keep=(Store(pairs.square * INDEX),), param_grads=grads)
-    return ops.cast(tape, SOFTMAX, rows, width)
+    tape.biases[id(spec)] = bias = ops.cast(tape, SOFTMAX, rows, width)
+    return bias
 
 
 def _key_bytes(tape: Tape, spec: Attention, keys: int) -> int:

@@ -9,13 +9,12 @@ from assay.cost.core import stores_scores
 from assay.cost.findings import Finding, alignment_findings, alignment_table
 from assay.cost.intensity import GROUPS, Row, intensity_report, rows_of, works
 from assay.cost.memory import memory_report
-from assay.cost.model import count_layers, flops_of
+from assay.cost.model import count_layers
 from assay.cost.parallel import bubble, communication
 from assay.cost.rules import Work, rule_of
 from assay.cost.scaling import scaling_report
 from assay.cost.setting import DTYPE_BYTES, Setting
 from assay.cost.timing import bound_of, measured, step_time, training_time
-from assay.cost.trace import loss_chunks
 from assay.recipe.mixer import attentions_of
 from assay.recipe.recipe import Recipe
 
@@ -69,10 +68,8 @@ def _more_flops(recipe: Recipe, at: Setting) -> dict[str, Any]:
 
 
 def _recomputed(recipe: Recipe, at: Setting) -> int:
-    """Forward FLOPs of one micro-batch that run again: layers, cores, and logits beyond one chunk."""
+    """Forward FLOPs of one micro-batch that run again: layers, or cores."""
     work, total = at.run.work, 0
-    if loss_chunks(recipe, work.tokens)[1] > 1:
-        total += flops_of(recipe, work).head.matmul
     for layer, n in count_layers(recipe.layers).items() if at.run.recompute != "none" else ():
         if at.run.recompute == "full":
             for part in (layer.mixer, layer.ffn):

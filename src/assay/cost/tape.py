@@ -130,6 +130,7 @@ class Tape:
         self.kept: dict[Store, str] = {}
         self.nodes: list[Node] = []
         self.named: list[tuple[int, tuple[Value, ...]]] = []
+        self.biases: dict[int, Value] = {}  # what positions add to scores, by attention
         self.unknown: set[str] = set()  # kinds whose forward nobody described
 
     # sizes

@@ -17,7 +17,8 @@ from assay.recipe.position import LearnedPosition, SinusoidalPosition
 from assay.recipe.recipe import Recipe
 from assay.recipe.residual import Branch, Parallel, ParallelSharedNorm, Sublayer
 
-LOGITS_CHUNK = 1 << 24  # logits that training holds at once; beyond it they are made again in the backward pass
+LOGITS_CHUNK = 1 << 24  # logits that training holds at once
+_ROW_ELEMENTS = 1 << 21  # logits that its softmax copies at once
 INDEX = 8  # bytes of a token id
 
 
@@ -116,20 +117,35 @@ def trace_logits(tape: Tape, recipe: Recipe, hidden: Value) -> Value:
 
 
 def trace_loss(tape: Tape, recipe: Recipe, hidden: Value) -> Value:
-    """Cross-entropy with log Z: keeps the logits in float32, log Z, the targets and which of them count."""
-    z = ops.cast(tape, "loss", trace_logits(tape, recipe, hidden), tape.numerics.wide)
-    n, wide = tape.tokens, tape.numerics.wide
-    log_z, picked, counted, nll = (Value(n, wide) for _ in range(4))
-    real = Store(n)
-    tape.count("loss", 4 * z.n + 3 * n, z.nbytes, 2 * n * wide, backward_bytes=2 * z.nbytes)
-    tape.node("loss", log_z, z, keep=(z, log_z), scratch=2 * z.nbytes)
-    tape.node("loss", picked, z, keep=(Store(n * INDEX),))
-    tape.node("loss", nll, log_z, picked, keep=(real,))
-    tape.node("loss", counted, log_z, keep=(real,))
-    return tape.node("loss", Value(1, wide), nll, counted, keep=(counted,))
+    """Cross-entropy whose gradient is made with its value: keeps what the output table reads and the targets.
+
+    Logits exist a chunk of tokens at a time; the gradients of the table and of what it reads wait for the backward
+    pass, as if made there.
+    """
+    head, at, n = recipe.head, tape.numerics, tape.tokens
+    x = rule_of(head.transform).trace(head.transform, recipe.d_model, tape, hidden)
+    x = _project(tape, head.projection, x, recipe.d_model, recipe.head_width)
+    rows, columns = tape.share(recipe.vocab_size), recipe.head_width
+    keep: list[Value | Store] = [x, Store(n * INDEX)]
+    if recipe.embedding.tied and isinstance(recipe.embedding.norm, FixNorm):
+        ops.fix_rows(tape, "norms", rows, columns, of_table=True)
+        keep.append(Store(rows * columns * at.param))
+    z, weight = Value(n * rows, at.compute), rows * columns * at.compute
+    tape.count(
+        "unembedding", 2 * n * rows * columns, weight, x.nbytes, z.nbytes, backward_bytes=2 * (weight + x.nbytes)
+    )
+    if head.bias:
+        tape.count("biases", z.n, rows * z.width, backward_bytes=rows * z.width)
+    steps = (head.scale != 1.0) + 3 * (head.soft_cap != "none")
+    if steps:
+        tape.count("logits", steps * z.n, z.nbytes, z.nbytes)
+    tape.count("loss", 4 * z.n + 3 * n, z.nbytes, z.nbytes, backward_bytes=0)
+    cast = weight if at.autocast else 0
+    scratch = logits_chunk(recipe, n) * rows * at.compute + min(z.n, _ROW_ELEMENTS) * at.wide + cast
+    grads = (rows * columns + (rows if head.bias else 0)) * at.param
+    return tape.node("unembedding", Value(1, at.wide), x, keep=tuple(keep), param_grads=grads, scratch=scratch)
 
 
-def loss_chunks(recipe: Recipe, tokens: int) -> tuple[int, int]:
-    """Tokens whose logits are made at once, and how many such chunks; one chunk is kept, several are made again."""
-    chunk = max(1, LOGITS_CHUNK // recipe.vocab_size)
-    return (tokens, 1) if tokens <= chunk else (chunk, -(-tokens // chunk))
+def logits_chunk(recipe: Recipe, tokens: int) -> int:
+    """Tokens whose logits exist at once in training."""
+    return min(tokens, max(1, LOGITS_CHUNK // recipe.vocab_size))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from assay.decoding.checks import check_finite, check_prompt, too_long
     from assay.decoding.engine import Engine
     from assay.decoding.errors import DecodingError, fault
-    from assay.decoding.loop import Completion, Decoding, Step, complete, generate
+    from assay.decoding.loop import Completion, Decoding, Kept, Step, complete, generate
     from assay.decoding.sampling import Sampling, choose, filtered, uniform
     from assay.decoding.scoring import Scorer
     from assay.decoding.text import TextStream
@@ -25,6 +25,7 @@ __all__ = [
     "Decoding",
     "DecodingError",
     "Engine",
+    "Kept",
     "Pieces",
     "Sampling",
     "Scorer",
@@ -52,7 +53,7 @@ _HOMES = {
     "checks": ("check_finite", "check_prompt", "too_long"),
     "engine": ("Engine",),
     "errors": ("DecodingError", "fault"),
-    "loop": ("Completion", "Decoding", "Step", "complete", "generate"),
+    "loop": ("Completion", "Decoding", "Kept", "Step", "complete", "generate"),
     "sampling": ("Sampling", "choose", "filtered", "uniform"),
     "scoring": ("Scorer",),
     "text": ("TextStream",),

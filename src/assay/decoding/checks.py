@@ -25,7 +25,7 @@ def check_prompt(recipe: Recipe, ids: Tensor, padding_mask: Tensor | None, max_n
     if padding_mask is not None:
         if padding_mask.shape != ids.shape:
             raise fault("padding_mask", f"not of the shape of ids, {tuple(ids.shape)}", tuple(padding_mask.shape))
-        mask = padding_mask.bool()
+        mask = padding_mask.bool().to(ids.device)
         mask = None if bool(mask.all()) else mask
     lengths = [ids.shape[1]] * ids.shape[0] if mask is None else mask.sum(-1).tolist()
     if not lengths or min(lengths) == 0:

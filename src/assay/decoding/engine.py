@@ -5,21 +5,30 @@ B batch, T tokens, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
-from assay.model import Decoder
+from assay.decoding.lean import Lean
+from assay.decoding.products import LAYOUTS, Product, pack_all
+from assay.model import Context, Decoder
+from assay.model.norm import at_least_float32
 
 
 class Engine:
     """Reads prompts, then one token a row and call. Sampling and stopping are the caller's.
 
     ``logits = engine.prefill(ids, padding_mask)``, then ``logits = engine.step(next_ids)`` as often as there is room.
-    Rows may have any lengths. Nothing is allocated for, or compiled for, a length.
+    Rows may have any lengths. Nothing is allocated or compiled for a length. Beside the decoder's weights it holds
+    ``cache.nbytes``, and ``packed_bytes`` of weights laid out for the step.
 
     Args:
-        decoder: put into eval mode here; the weights are those it has when a prompt is read.
+        decoder: its weights may change between prompts; they are laid out anew then.
         batch, max_len: rows, and tokens a row at most, prompt and continuation together.
+        layout: of the step's weights: ``auto`` measures what is fastest here, once a process for each shape; or one of
+            ``plain``, ``columns``, ``onednn``, where the machine has it.
         cache_dtype: of keys and values; the model's when None.
         rope_length: as in ``decoder.new_cache``.
     """
@@ -30,11 +39,16 @@ class Engine:
         batch: int,
         max_len: int,
         *,
+        layout: str = "auto",
         cache_dtype: torch.dtype | None = None,
         rope_length: int | None = None,
     ) -> None:
-        self.decoder = decoder.eval()
+        if layout not in ("auto", *LAYOUTS):
+            raise ValueError(f"layout: no such layout {layout!r}; known: auto, {', '.join(LAYOUTS)}")
+        self.decoder, self.layout = decoder, layout
         self.cache = decoder.new_cache(batch, max_len, dtype=cache_dtype, rope_length=rope_length)
+        self._lean: Lean | None = None
+        self._seen: tuple[int, ...] = ()
 
     @property
     def batch(self) -> int:
@@ -43,6 +57,16 @@ class Engine:
     @property
     def max_len(self) -> int:
         return self.cache.max_len
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """The matrix products of a step, with their layouts; none before the first."""
+        return () if self._lean is None else tuple(self._lean.products)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of copies of weights; at most those of the weights, and 0 before the first step."""
+        return sum(product.nbytes for product in self.products)
 
     def reset(self) -> None:
         """Forget what was read; the memory stays."""
@@ -53,10 +77,13 @@ class Engine:
         """Read a prompt (B, T), or its next piece; pads left or right.
 
         Returns:
-            (B, V) float32 logits after the last real token of each row; of a row without any, of no meaning.
+            (B, V) logits after the last real token of each row, float32 or better; of an empty row, of no meaning.
         """
-        hidden = self.decoder.features(ids, padding_mask, cache=self.cache).hidden
-        return self.decoder.unembed(last_of(hidden, padding_mask)).float()
+        if self._lean is not None and self._seen != _versions(self.decoder):
+            self._lean = None  # the weights have changed
+        with _evaluating(self.decoder):
+            hidden = self.decoder.features(ids, padding_mask, cache=self.cache).hidden
+            return at_least_float32(self.decoder.unembed(last_of(hidden, padding_mask)))
 
     @torch.inference_mode()
     def step(self, next_ids: Tensor, active: Tensor | None = None) -> Tensor:
@@ -66,11 +93,43 @@ class Engine:
             active: (B,) bool; a row that is False reads nothing and its logits have no meaning.
 
         Returns:
-            (B, V) float32 logits.
+            (B, V) logits, float32 or better.
         """
-        mask = None if active is None else active.reshape(-1, 1)
-        hidden = self.decoder.features(next_ids.reshape(-1, 1), mask, cache=self.cache).hidden
-        return self.decoder.unembed(hidden[:, 0]).float()
+        lean = self._lean or self._make()
+        ids = next_ids.reshape(-1, 1)
+        append = self.cache.begin(ids, None if active is None else active.reshape(-1, 1).bool())
+        ctx = Context(
+            ids, append.positions, self.decoder.backend, append.mask, cache=self.cache, append=append,
+            rope_length=self.cache.rope_length,
+        )  # fmt: skip
+        with _evaluating(self.decoder):
+            logits = lean.read(ids.squeeze(1), ctx)
+        self.cache.commit(append)
+        return at_least_float32(logits)
+
+    def _make(self) -> Lean:
+        self._seen = _versions(self.decoder)
+        self._lean = Lean(self.decoder)
+        pack_all(self._lean.products, self.batch, self.layout)
+        return self._lean
+
+
+def _versions(decoder: Decoder) -> tuple[int, ...]:
+    """Changes whenever a weight does."""
+    return tuple(n for p in decoder.parameters() for n in (p.data_ptr(), 0 if p.is_inference() else p._version))
+
+
+@contextmanager
+def _evaluating(decoder: Decoder) -> Iterator[None]:
+    """Eval mode, and then the mode that was."""
+    if not decoder.training:
+        yield
+        return
+    decoder.eval()
+    try:
+        yield
+    finally:
+        decoder.train()
 
 
 def last_of(hidden: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -21,14 +21,18 @@ from assay.model import Decoder, UnsupportedCache
 
 
 class Steps(Protocol):
-    """What reads tokens: :class:`assay.decoding.engine.Engine`, or a slow stand-in in tests."""
+    """What reads tokens and gives logits, float32 or better: an :class:`Engine`, or a slow one in tests."""
 
     def prefill(self, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """(B, T) to float32 logits (B, V) of each row's last token."""
+        """(B, T) to logits (B, V) of each row's last token."""
+        ...
+
+    def reset(self) -> None:
+        """Forget what was read."""
         ...
 
     def step(self, next_ids: Tensor) -> Tensor:
-        """(B,) to float32 logits (B, V)."""
+        """(B,) to logits (B, V)."""
         ...
 
 
@@ -40,6 +44,29 @@ def _engine(decoder: Decoder, batch: int, max_len: int, rope_length: int) -> Ste
         return Engine(decoder, batch, max_len, rope_length=rope_length)
     except UnsupportedCache as error:
         raise fault("recipe", str(error), allowed="layers that see only what stands before", where="model") from None
+
+
+class Kept:
+    """A maker that keeps its engine from one batch to the next: weights are laid out and memory taken once.
+
+    Args:
+        max_len: tokens a row of any batch, at most.
+    """
+
+    def __init__(self, max_len: int) -> None:
+        self.max_len = max_len
+        self._made: tuple[tuple[int, int], Steps] | None = None
+
+    def __call__(self, decoder: Decoder, batch: int, max_len: int, rope_length: int) -> Steps:
+        key = (batch, rope_length)
+        if self._made is not None and self._made[0] == key and max_len <= self.max_len:
+            engine = self._made[1]
+            engine.reset()
+            return engine
+        self._made = None  # its memory first
+        made = _engine(decoder, batch, max(max_len, self.max_len), rope_length)
+        self._made = (key, made)
+        return made
 
 
 @dataclass(frozen=True)

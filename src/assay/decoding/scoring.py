@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from assay.decoding.checks import check_causal
 from assay.decoding.errors import fault
-from assay.decoding.loop import Decoding
+from assay.decoding.loop import Decoding, Kept
 from assay.decoding.sampling import Sampling
 from assay.decoding.tokenizer import Tokenizer
 from assay.decoding.write import Writing
@@ -103,12 +104,14 @@ class Scorer:
     Attributes:
         max_length: inputs a pass, at most.
         batch: rows a pass.
+        start: whether a context begins with the start token: as its ``tokenizer`` does it, ``always`` once, ``never``.
     """
 
     decoder: Decoder
     tokenizer: Tokenizer
     max_length: int
     batch: int = 8
+    start: Literal["tokenizer", "always", "never"] = "tokenizer"
 
     @property
     def prefix(self) -> int:
@@ -121,9 +124,11 @@ class Scorer:
         return self.tokenizer.prefix_id
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a context, with one start token where the tokenizer adds one or the text spells it out."""
-        start = self.tokenizer.specials.get("bos_token")
-        return self.tokenizer.encode(text, special=not (start and text.startswith(start)))
+        """Ids of a context, with one start token at most: what puts it there, or the text spells it out."""
+        spelt = self.tokenizer.specials.get("bos_token")
+        own = self.start == "tokenizer" and not (spelt and text.startswith(spelt))
+        ids = self.tokenizer.encode(text, special=own)
+        return [self.prefix, *ids] if self.start == "always" and ids[:1] != [self.prefix] else ids
 
     def pair(self, context: str, continuation: str) -> Window:
         """Ids of both: spaces at the context's end go to the continuation, then the whole is cut where the context's
@@ -157,8 +162,8 @@ class Scorer:
         for text in texts:
             ids = self.tokenizer.encode(text, special=False)
             start = self.tokenizer.specials.get("bos_token")
-            spelt = bool(start) and text.startswith(str(start))
-            pairs.append((ids[:1], ids[1:]) if spelt and ids[:1] == [self.prefix] else ([self.prefix], ids))
+            spelt = start is not None and text.startswith(start) and ids[:1] == [self.prefix]
+            pairs.append((ids[:1], ids[1:]) if spelt else ([self.prefix], ids))
         return [nats for nats, _ in self.score(pairs, told)]
 
     def write(
@@ -176,6 +181,7 @@ class Scorer:
             raise fault("max_gen_toks", message, allowed=f"at most {self.max_length - 1}", where="score")
         rows = [(self.encode(context) or [self.prefix])[-room:] for context in contexts]
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+        engine = Kept(max(map(len, rows), default=0) + max_new_tokens)
         for start in range(0, len(order), self.batch):
             places = order[start : start + self.batch]
             width = max(len(rows[i]) for i in places)
@@ -183,10 +189,17 @@ class Scorer:
             for n, i in enumerate(places):
                 ids[n, width - len(rows[i]) :], mask[n, width - len(rows[i]) :] = torch.tensor(rows[i]), 1
             work = Decoding(
-                self.decoder, ids, mask, max_new_tokens=max_new_tokens, sampling=sampling,
-                seeds=[seeds[i] for i in places], stop_ids=self.tokenizer.stop_ids,
-                vocab=min(self.tokenizer.size, self.decoder.recipe.vocab_size), rope_length=self.max_length,
-            )  # fmt: skip
+                self.decoder,
+                ids,
+                mask,
+                max_new_tokens=max_new_tokens,
+                sampling=sampling,
+                seeds=[seeds[i] for i in places],
+                stop_ids=self.tokenizer.stop_ids,
+                vocab=min(self.tokenizer.size, self.decoder.recipe.vocab_size),
+                rope_length=self.max_length,
+                engine=engine,
+            )
             writing = Writing(work, self.tokenizer, [s for s in stop if s])
             for _ in writing:
                 pass

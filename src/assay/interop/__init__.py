@@ -11,11 +11,13 @@ from assay.interop.families import PENDING, Pending, families
 from assay.interop.folder import Opened, open_folder
 from assay.interop.gguf import from_gguf
 from assay.interop.load import from_hf, read_recipe
+from assay.interop.pool import CannotPool, pool_heads, pooled_recipe
 from assay.interop.relayout import relayout
 
 __all__ = [
     "PENDING",
     "CannotExport",
+    "CannotPool",
     "DamagedFolder",
     "InteropError",
     "Opened",
@@ -26,6 +28,8 @@ __all__ = [
     "from_hf",
     "lost_fields",
     "open_folder",
+    "pool_heads",
+    "pooled_recipe",
     "read_recipe",
     "relayout",
     "to_hf",

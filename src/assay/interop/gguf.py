@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,15 +191,22 @@ class Gguf:
 
 
 def open_reader(path: Path) -> Any:
-    """The file as the ``gguf`` package opens it."""
+    """The file as the ``gguf`` package opens it; the last one stays open, for weights and tokenizer are read apart."""
+    try:
+        stat = path.stat()
+    except OSError:
+        raise DamagedFolder(f"{path}: no such file") from None
+    return _opened(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=1)
+def _opened(path: Path, modified: int, size: int) -> Any:
     try:
         from gguf import GGUFReader
     except ImportError:
         raise InteropError("reading GGUF needs the gguf package: pip install 'assay-lm[hf]'") from None
     try:
         return GGUFReader(path)
-    except FileNotFoundError:
-        raise DamagedFolder(f"{path}: no such file") from None
     except Exception as error:  # the reader maps the file; damage surfaces as whatever comes first
         raise DamagedFolder(f"{path}: cannot be read as GGUF: {error}") from None
 

@@ -27,6 +27,7 @@ _LLAMA3 = (
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 _EXPRESSIONS = {"gpt-2": None, "smollm": None, "llama-bpe": _LLAMA3, "llama3": _LLAMA3, "qwen2": _QWEN2}
 _SINGLE_DIGITS = {"smollm"}
+_COMPOSED = {"qwen2"}  # text is put in Unicode's composed form first
 
 
 def gguf_tokenizer(path: Path) -> Pieces:
@@ -54,11 +55,12 @@ def gguf_tokenizer(path: Path) -> Pieces:
 
 
 def _library(tokens: list[str], merges: list[str], types: list[int], pre: str) -> Any:
-    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     library = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, fuse_unk=False, ignore_merges=pre == "llama-bpe"))
+    library.normalizer = normalizers.NFC() if pre in _COMPOSED else None
     library.pre_tokenizer = _pre_tokenizer(pre)
     library.decoder = decoders.ByteLevel()
     marked = [(tokens[i], kind) for i, kind in enumerate(types) if kind in (_CONTROL, _USER)]

@@ -8,7 +8,7 @@ lm-eval's own ``hf`` model on the exported folder, but where that one would read
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lm_eval.api.model import LM
@@ -21,6 +21,11 @@ from assay.interop.folder import open_folder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
 MAX_GEN_TOKS = 256
+_STARTS: dict[bool | None, Literal["tokenizer", "always", "never"]] = {
+    None: "tokenizer",
+    True: "always",
+    False: "never",
+}
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
@@ -35,6 +40,8 @@ class AssayLM(LM):  # type: ignore[misc]
         max_length: inputs a pass; the recipe's ``max_seq_len`` by default.
         batch_size: rows a pass.
         dtype: of the parameters, ``auto``: as stored.
+        add_bos_token: True: every context starts with the start token, once; False: none does; None: as the tokenizer
+            does it. Empty contexts and rolling windows start with it in any case.
         seed: of sampled generation; request n has ``seed + n``.
     """
 
@@ -46,6 +53,7 @@ class AssayLM(LM):  # type: ignore[misc]
         batch_size: int | str = 8,
         dtype: str = "float32",
         device: str = "cpu",
+        add_bos_token: bool | None = None,
         seed: int | str = 0,
         **unknown: Any,
     ) -> None:
@@ -60,7 +68,7 @@ class AssayLM(LM):  # type: ignore[misc]
         self.opened = open_folder(pretrained, dtype=DTYPES[dtype], device=device or "cpu")
         decoder = self.opened.decoder
         length = decoder.recipe.max_seq_len if max_length is None else int(max_length)
-        self.scorer = Scorer(decoder, self.opened.tokenizer(tokenizer), length, int(batch_size))
+        self.scorer = Scorer(decoder, self.opened.tokenizer(tokenizer), length, int(batch_size), _STARTS[add_bos_token])
         self.seed = int(seed)
         self._device = torch.device(device or "cpu")
 
@@ -115,7 +123,7 @@ class AssayLM(LM):  # type: ignore[misc]
         return self.scorer.tokenizer.chat_template if chat_template else None
 
 
-_OPTIONS = "pretrained, tokenizer, max_length, batch_size, dtype, device, seed"
+_OPTIONS = "pretrained, tokenizer, max_length, batch_size, dtype, device, add_bos_token, seed"
 
 
 def generation_of(told: dict[str, Any]) -> tuple[list[str], int, Sampling]:

@@ -54,19 +54,20 @@ def _replaced(node: Any, layout: str) -> Any:
     return [_replaced(value, layout) for value in node] if isinstance(node, list) else node
 
 
-def _attentions(mixer: Mixer, at: str) -> Iterator[tuple[str, Attention]]:
+def attentions_at(mixer: Mixer, at: str) -> Iterator[tuple[str, Attention]]:
+    """Every attention of a mixer with the name of its module; ``at`` is the mixer's own."""
     if isinstance(mixer, Attention):
         yield at, mixer
     elif isinstance(mixer, MixerSum):
         for i, branch in enumerate(mixer.branches):
-            yield from _attentions(branch.mixer, f"{at}.branches.{i}.part")
+            yield from attentions_at(branch.mixer, f"{at}.branches.{i}.part")
 
 
 def _moved(name: str, value: Tensor, recipe: Recipe, layout: str) -> Tensor:
     words = name.split(".")
     if words[0] != "layers":
         return value
-    for at, spec in _attentions(recipe.layers[int(words[1])].mixer, f"layers.{words[1]}.mixer"):
+    for at, spec in attentions_at(recipe.layers[int(words[1])].mixer, f"layers.{words[1]}.mixer"):
         if not isinstance(spec.position, Rope) or spec.position.layout == layout or not name.startswith(f"{at}."):
             continue
         part = name.removeprefix(f"{at}.").split(".")[0]

@@ -65,7 +65,7 @@ class Attention(Module):
         if spec.clip_qkv != "none":
             c = spec.clip_qkv
             q, k, v = q.clamp(-c, c), k.clamp(-c, c), v.clamp(-c, c)
-        q, k = self._heads(q, spec.n_heads, self.q_norm, ctx), self._heads(k, spec.n_kv_heads, self.k_norm, ctx)
+        q, k = self.heads(q, spec.n_heads, self.q_norm, ctx), self.heads(k, spec.n_kv_heads, self.k_norm, ctx)
         v = v.unflatten(-1, (spec.n_kv_heads, spec.head_dim)).transpose(1, 2)
         if isinstance(spec.query_scale, ByPosition):
             q = q * ctx.query_scale(spec.query_scale, q.dtype)
@@ -102,7 +102,7 @@ class Attention(Module):
             )
         return KeyValues(room, self.spec.span, self.spec.n_kv_heads, self.spec.head_dim)
 
-    def _heads(self, x: Tensor, n: int, norm: nn.Module, ctx: Context) -> Tensor:
+    def heads(self, x: Tensor, n: int, norm: nn.Module, ctx: Context) -> Tensor:
         """(B, T, n·D) to (B, n, T, D), normed and rotated."""
         spec, qk = self.spec, self.spec.qk_norm
         over_width = isinstance(qk, NormedQk) and qk.over == "width"

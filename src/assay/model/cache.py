@@ -275,6 +275,7 @@ class Cache:
 
     def __init__(self, room: Room, states: dict[nn.Module, State], rope_length: int) -> None:
         self.room, self.states, self.rope_length = room, states, rope_length
+        self.frequencies: dict[str, tuple[Tensor, float]] = {}  # of each RoPE in use, at the RoPE length
         self._rows = [0] * room.batch
         self.lengths = torch.zeros(room.batch, dtype=torch.long, device=room.device)
 

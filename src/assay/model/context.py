@@ -14,7 +14,15 @@ from torch.nn import functional as F
 
 from assay.model.backend import Backend, Legal
 from assay.model.cache import Append, Cache, places_of
-from assay.model.position import alibi_bias, depends_on_length, query_factor, rope_tables, spread, t5_buckets
+from assay.model.position import (
+    alibi_bias,
+    depends_on_length,
+    frequencies_of,
+    query_factor,
+    spread,
+    t5_buckets,
+    tables_at,
+)
 from assay.model.span import allowed, is_everything, is_plain_causal
 from assay.recipe.mixer import Attention
 from assay.recipe.position import Alibi, Rope, T5Bias
@@ -90,12 +98,21 @@ class Context:
         """
         key = f"{key or spec!r} {head_dim} {dtype}"
         if key not in self._rope:
-            lengths = self.lengths() if depends_on_length(spec) else None
-            cos, sin = rope_tables(spec, head_dim, self.positions, dtype, lengths)
+            cos, sin = tables_at(*self._frequencies(spec, head_dim, key), self.positions, dtype)
             own, partner = spread(cos, sin, spec.layout)
             shape = (-1, 1, *own.shape[-2:])
             self._rope[key] = (own.reshape(shape), partner.reshape(shape))
         return self._rope[key]
+
+    def _frequencies(self, spec: Rope, head_dim: int, key: str) -> tuple[Tensor, float]:
+        if self.cache is None:
+            return frequencies_of(spec, head_dim, self.lengths() if depends_on_length(spec) else None)
+        kept = self.cache.frequencies  # the RoPE length is the cache's, so its passes share them
+        if key not in kept:
+            frequency, factor = frequencies_of(spec, head_dim, self.lengths() if depends_on_length(spec) else None)
+            device = "cpu" if self.ids.device.type == "mps" else self.ids.device  # which has no float64
+            kept[key] = frequency.to(device), factor
+        return kept[key]
 
     def query_scale(self, spec: ByPosition, dtype: torch.dtype) -> Tensor:
         """The factor on every query, (1 or B, 1, T, 1), made once a pass."""

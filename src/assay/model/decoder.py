@@ -193,13 +193,34 @@ class Decoder(nn.Module):
         probe: Probe | None = None,
     ) -> Features:
         """What the head reads: (B, T, d) after the final norm. Arguments as in :meth:`forward`."""
-        ctx = self._context(ids, padding_mask, segment_ids, cache, rope_length, probe)
-        if ctx.append is None:
-            return self._read(ids, ctx)
-        with torch.no_grad():
+        if cache is not None:
+            out: Features = self._append(ids, padding_mask, segment_ids, cache, rope_length, probe)
+            return out
+        return self._read(ids, self._context(ids, padding_mask, segment_ids, rope_length, probe))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _append(
+        self,
+        ids: Tensor,
+        padding_mask: Tensor | None,
+        segment_ids: Tensor | None,
+        cache: Cache,
+        rope_length: int | None,
+        probe: Probe | None,
+    ) -> Features:
+        """Read ``ids`` behind what the cache holds. Never compiled: each length would be guarded on."""
+        if segment_ids is not None:
+            raise ValueError("segment_ids: a cache holds one document a row; call without a cache, or without segments")
+        if rope_length not in (None, cache.rope_length):
+            raise ValueError(f"rope_length: {rope_length}, but the cache was made with {cache.rope_length}")
+        append = cache.begin(ids, self._mask(ids, padding_mask))
+        ctx = Context(
+            ids, append.positions, self.backend, append.mask, probe=probe, cache=cache, append=append,
+            rope_length=cache.rope_length,
+        )  # fmt: skip
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             out = self._read(ids, ctx)
-        assert ctx.cache is not None
-        ctx.cache.commit(ctx.append)
+        cache.commit(append)
         return out
 
     def new_cache(
@@ -274,7 +295,7 @@ class Decoder(nn.Module):
             loss = cross_entropy(hidden, targets, self.unembed, self.recipe.vocab_size)
             objective = loss.sum + z_loss * loss.aux["z_squared"] if z_loss else loss.sum
             return replace(loss, aux={**loss.aux, "objective": objective})
-        x = head.projection(hidden)
+        x = head.projection(head.transform(hidden))
         return linear_cross_entropy(
             x, table, head.bias, targets, scale=head.scale, soft_cap=head.soft_cap, z_loss=z_loss
         )
@@ -284,18 +305,12 @@ class Decoder(nn.Module):
         ids: Tensor,
         padding_mask: Tensor | None,
         segment_ids: Tensor | None,
-        cache: Cache | None,
         rope_length: int | None,
         probe: Probe | None,
     ) -> Context:
-        if ids.dim() != 2:
-            raise ValueError(f"ids: expected shape (batch, length), got {tuple(ids.shape)}")
-        for name, given in (("padding_mask", padding_mask), ("segment_ids", segment_ids)):
-            if given is not None and given.shape != ids.shape:
-                raise ValueError(f"{name}: shape {tuple(given.shape)} is not that of ids, {tuple(ids.shape)}")
-        mask = None if padding_mask is None else padding_mask.bool()
-        if cache is not None:
-            return self._cached_context(ids, mask, segment_ids, cache, rope_length, probe)
+        mask = self._mask(ids, padding_mask)
+        if segment_ids is not None and segment_ids.shape != ids.shape:
+            raise ValueError(f"segment_ids: shape {tuple(segment_ids.shape)} is not that of ids, {tuple(ids.shape)}")
         length = ids.shape[1]
         if isinstance(self.recipe.embedding.position, LearnedPosition) and length > self.recipe.max_seq_len:
             raise ValueError(
@@ -304,21 +319,11 @@ class Decoder(nn.Module):
         positions = positions_of(length, ids.device, mask, segment_ids)
         return Context(ids, positions, self.backend, mask, segment_ids, probe, rope_length=rope_length)
 
-    def _cached_context(
-        self,
-        ids: Tensor,
-        mask: Tensor | None,
-        segment_ids: Tensor | None,
-        cache: Cache,
-        rope_length: int | None,
-        probe: Probe | None,
-    ) -> Context:
-        if segment_ids is not None:
-            raise ValueError("segment_ids: a cache holds one document a row; call without a cache, or without segments")
-        if rope_length not in (None, cache.rope_length):
-            raise ValueError(f"rope_length: {rope_length}, but the cache was made with {cache.rope_length}")
-        append = cache.begin(ids, mask)
-        return Context(
-            ids, append.positions, self.backend, append.mask, probe=probe, cache=cache, append=append,
-            rope_length=cache.rope_length,
-        )  # fmt: skip
+    def _mask(self, ids: Tensor, padding_mask: Tensor | None) -> Tensor | None:
+        if ids.dim() != 2:
+            raise ValueError(f"ids: expected shape (batch, length), got {tuple(ids.shape)}")
+        if padding_mask is None:
+            return None
+        if padding_mask.shape != ids.shape:
+            raise ValueError(f"padding_mask: shape {tuple(padding_mask.shape)} is not that of ids, {tuple(ids.shape)}")
+        return padding_mask.bool()

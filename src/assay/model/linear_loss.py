@@ -5,6 +5,7 @@ N tokens, h head width, V vocabulary, C tokens of a chunk.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -57,12 +58,22 @@ def linear_cross_entropy(
     return Loss(nll if z_loss else objective, count, {"objective": objective, "z_squared": z2, "log_z": z})
 
 
+def _has_autocast(device: str) -> bool:
+    return device != "meta"  # where torch knows no autocast
+
+
 def _compute_dtype(x: Tensor) -> torch.dtype:
     """What a linear layer would compute in here: autocast's type inside autocast, float64 apart."""
     device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+    if _has_autocast(device) and torch.is_autocast_enabled(device) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(device)
     return x.dtype
+
+
+def _plain(x: Tensor) -> AbstractContextManager[Any]:
+    """Autocast off: the types here are chosen one by one."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if _has_autocast(device) else nullcontext()
 
 
 class _LinearLoss(torch.autograd.Function):
@@ -75,7 +86,7 @@ class _LinearLoss(torch.autograd.Function):
         ctx.head, ctx.dtype = head, dtype
         ctx.save_for_backward(x, table, bias, targets)
         wanted = (1.0, head.z_loss) if any(needs) else None
-        with torch.autocast(x.device.type, enabled=False):
+        with _plain(x):
             sums, ctx.made = _passes(x, table, bias, targets, head, dtype, wanted, needs)
         nll, z2, z = sums.unbind()
         ctx.mark_non_differentiable(z)
@@ -92,7 +103,7 @@ class _LinearLoss(torch.autograd.Function):
         zero = x.new_zeros((), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
         a, b, c = (zero if g is None else g for g in (to_objective, to_nll, to_z2))
         weights = (a + b, ctx.head.z_loss * a + c)
-        with torch.autocast(x.device.type, enabled=False):
+        with _plain(x):
             _, made = _passes(x, table, bias, targets, ctx.head, ctx.dtype, weights, ctx.needs_input_grad[:3])
         return (*made, None, None, None)
 

@@ -132,13 +132,22 @@ def rope_tables(
     Returns:
         cos, sin: shape positions.shape + (r/2,).
     """
+    frequency, factor = frequencies_of(spec, head_dim, lengths)
+    return tables_at(frequency, factor, positions, dtype)
+
+
+def frequencies_of(spec: Rope, head_dim: int, lengths: Tensor | None = None) -> tuple[Tensor, float]:
+    """Frequencies (r/2) float64, or ``lengths.shape + (r/2,)`` where they depend on the length; the factor on both."""
+    if not depends_on_length(spec):
+        return rope_frequencies(spec, head_dim)
+    if lengths is None:
+        raise ValueError(f"rope scaling {spec.scaling.kind_name}: depends on the length, and none was given")
+    return frequencies_at(spec, head_dim, lengths)
+
+
+def tables_at(frequency: Tensor, factor: float, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin, positions.shape + (r/2,): float32, or float64 for a float64 model."""
     table = torch.float64 if dtype == torch.float64 else torch.float32
-    if depends_on_length(spec):
-        if lengths is None:
-            raise ValueError(f"rope scaling {spec.scaling.kind_name}: depends on the length, and none was given")
-        frequency, factor = frequencies_at(spec, head_dim, lengths)
-    else:
-        frequency, factor = rope_frequencies(spec, head_dim)
     wide = torch.float64 if positions.device.type != "mps" else torch.float32
     angle = positions.to(wide).unsqueeze(-1) * frequency.to(positions.device, wide)
     return (angle.cos() * factor).to(table), (angle.sin() * factor).to(table)

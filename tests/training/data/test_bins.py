@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -20,6 +21,7 @@ from assay.training.data import bins as fmt
 from assay.training.data.repeats import LONGEST, longest_repeats
 from assay.training.data.sources import Source, open_source
 from assay.training.data.tokenizer import FileTokenizer
+from assay.training.data.write import _Shard
 from tests.training.data.support import bins_of, bpe, flat, json_lines, texts, word_level
 
 DOCUMENTS = [*texts(50), "", "  \n", texts(1)[0]]
@@ -105,7 +107,10 @@ def test_cut_short_anywhere_and_gone_on_with(tmp_path: Path, batch: int, monkeyp
         with pytest.raises(Killed):
             write_bins(fragile(source, after), tokenizer, out, shard_tokens=600)
         assert not out.exists()
-        resumed += (tmp_path / ".out.partial" / "progress.json").exists()
+        if (tmp_path / ".out.partial" / "progress.json").exists():
+            resumed += 1
+            for name in ("tokens-00099.bin", ".manifest.json.1.partial"):  # what a kill may leave
+                (tmp_path / ".out.partial" / name).write_bytes(b"cut sho")
     write_bins(source, tokenizer, out, shard_tokens=600)
     assert digest(out) == digest(tmp_path / "straight")
     assert resumed >= 2 or batch > 600
@@ -145,6 +150,24 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path) -> None
     with pytest.raises(CorpusError, match="line 2"):
         write_bins(open_source(str(tmp_path / "bad.jsonl")), open_tokenizer("bytes"), tmp_path / "bad")
     assert not list(tmp_path.glob(".*")) and not (tmp_path / "bad").exists()
+
+
+def test_a_full_disk_is_told_and_what_is_whole_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, tokenizer = open_source(str(json_lines(tmp_path / "a.jsonl", DOCUMENTS))), open_tokenizer("bytes")
+    write_bins(source, tokenizer, tmp_path / "straight", shard_tokens=600)
+    real, calls = _Shard.add, iter(range(1000))
+
+    def full(self: Any, *args: Any) -> None:
+        if next(calls) == 7:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, *args)
+
+    monkeypatch.setattr(_Shard, "add", full)
+    with pytest.raises(CorpusError, match=r"\.out\.partial: cannot be written: No space left on device"):
+        write_bins(source, tokenizer, tmp_path / "out", shard_tokens=600)
+    assert len(list((tmp_path / ".out.partial").glob("tokens-*"))) == 7
+    write_bins(source, tokenizer, tmp_path / "out", shard_tokens=600)
+    assert digest(tmp_path / "out") == digest(tmp_path / "straight")
 
 
 def damage(folder: Path, name: str, change: Any) -> None:

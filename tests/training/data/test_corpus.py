@@ -253,6 +253,15 @@ def test_a_text_changes_and_its_tokens_with_it(tmp_path: Path) -> None:
     assert open_corpus(str(place), 900).sha256 != first.sha256
 
 
+def test_a_damaged_cache_is_written_again(tmp_path: Path) -> None:
+    place = str(json_lines(tmp_path / "a.jsonl", DOCUMENTS))
+    first = open_corpus(place, 900)
+    (shard,) = (tmp_path / "cache").rglob("tokens-00000.bin")
+    for damaged in (b"", shard.read_bytes()[:-1] + b"x"):
+        shard.write_bytes(damaged)
+        assert open_corpus(place, 900).sha256 == first.sha256
+
+
 def test_several_processes_may_tokenize_one_text(tmp_path: Path) -> None:
     """All wait for the first and get the same; here as threads, whose locks are as separate."""
     place, found = str(json_lines(tmp_path / "a.jsonl", DOCUMENTS)), []

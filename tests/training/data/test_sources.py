@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,28 @@ def test_faults_of_parquet(tmp_path: Path) -> None:
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(CorpusError, match=r"b\.parquet: cannot be read"):
         read(tmp_path / "b.parquet")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.gz", "a.txt.gz"])
+def test_a_document_is_there_before_the_file_is_read(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long file, two blocks at most have been read when its first document comes."""
+    monkeypatch.setattr(readers, "_BLOCK", 8192)
+    monkeypatch.setattr(readers, "_WHOLE", 4096)
+    read_so_far: list[int] = []
+    real = readers._blocks
+
+    def counted(path: Path) -> Iterator[bytes]:
+        for block in real(path):
+            read_so_far.append(len(block))
+            yield block
+
+    monkeypatch.setattr(readers, "_blocks", counted)
+    raw = "".join(json.dumps({"text": words(i, 50)}) + "\n\n" for i in range(900)).encode()
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    first = next(open_source(str(tmp_path / name)).documents())
+    assert first.text and len(read_so_far) <= 2 < len(raw) // 8192
 
 
 def test_a_field_is_of_records_only(tmp_path: Path) -> None:

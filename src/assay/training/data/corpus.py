@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.training.data.bins import Bins, is_bins, open_bins
+from assay.training.data.bins import VERSION, Bins, is_bins, open_bins
 from assay.training.data.errors import CorpusError
 from assay.training.data.order import apportion, n_windows, portions_of, window_starts
 from assay.training.data.sources import Source, open_source
@@ -273,18 +274,23 @@ def _opened(
             )
         return bins
     source = open_source(name, record_field)
-    return open_bins(_cached(source, tokenizer or open_tokenizer("bytes"), cache, on_progress), stamps)
+    return _cached(source, tokenizer or open_tokenizer("bytes"), cache, stamps, on_progress)
 
 
-def _cached(source: Source, tokenizer: Tokenizer, cache: Path, on_progress: OnProgress | None) -> Path:
-    ends = (tokenizer.bos, tokenizer.eos)
-    key = hashlib.sha256(repr(("bins-1", source.sha256, tokenizer.sha256, ends)).encode()).hexdigest()
-    folder = cache / key[:32]
-    if not folder.exists():
+def _cached(source: Source, tokenizer: Tokenizer, cache: Path, stamps: Path, on_progress: OnProgress | None) -> Bins:
+    """A text's tokens in the cache, written where they are missing or damaged; one process writes, others wait."""
+    body = (VERSION, source.sha256, tokenizer.sha256, tokenizer.bos, tokenizer.eos)
+    folder = cache / hashlib.sha256(repr(body).encode()).hexdigest()[:32]
+    try:
+        return open_bins(folder, stamps)
+    except CorpusError:
         with writing(folder, wait=True):
-            if not folder.exists():  # another process may have written it meanwhile
+            try:
+                return open_bins(folder, stamps)  # another process may have written it meanwhile
+            except CorpusError:
+                shutil.rmtree(folder, ignore_errors=True)
                 write_locked(source, tokenizer, folder, SHARD, on_progress)
-    return folder
+    return open_bins(folder, stamps)
 
 
 def _split(name: str, bins: Bins, config: DataConfig, val_bytes: int) -> Member:

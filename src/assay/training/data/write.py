@@ -178,14 +178,20 @@ class _Writer:
         except (OSError, ValueError, TypeError, KeyError):
             return None
         sound = state.identity == self.state.identity and all(
-            (file := self.folder / entry["file"]).is_file() and sha256_of(file) == entry["sha256"]
+            Path(entry["file"]).name == entry["file"]  # never out of the folder
+            and (file := self.folder / entry["file"]).is_file()
+            and sha256_of(file) == entry["sha256"]
             for shard in state.shards
-            for entry in (shard, shard["documents"], *([shard["spans"]] if "spans" in shard else []))
+            for entry in _files_of(shard)
         )
         return state if sound and state.shards else None
 
     def _take_over(self, before: _State) -> None:
         self.state = before
+        whole = {entry["file"] for shard in before.shards for entry in _files_of(shard)}
+        for file in self.folder.iterdir():
+            if file.name not in whole and file.name != PROGRESS:
+                file.unlink()
         for shard in before.shards:
             self.records.append(np.fromfile(self.folder / shard["documents"]["file"], dtype=RECORD))
             tokens = np.fromfile(self.folder / shard["file"], dtype=self.dtype)
@@ -336,6 +342,11 @@ class _Shard:
             if not file.closed:
                 file.close()
                 self._files[name].unlink()
+
+
+def _files_of(shard: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of a shard's own files."""
+    return [shard, shard["documents"], *([shard["spans"]] if "spans" in shard else [])]
 
 
 def _entry(file: Path) -> dict[str, Any]:

@@ -1,0 +1,167 @@
+"""Matrix products of a decode step: the weights of one or several linears side by side, laid out for B rows.
+
+Which layout is fastest depends on the machine, the shape and the number of rows, so it is measured once a process and
+kept. Copies belong to whoever asked for them, never to the decoder. B rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Run = Callable[[Tensor], Tensor]
+
+_MEASURED = 1 << 20  # bytes of a group of equal products below which the plain one does
+_COLD = 64 << 20  # bytes to go through, so that no cache holds them
+_ROUNDS = 5
+_MARGIN = 0.95  # a copy of a weight must be at least so much faster than the weight itself
+
+
+class Product:
+    """``x W^T + b`` for x (B, in), W the rows of one or several matrices one after another. ``run`` computes it."""
+
+    run: Run
+
+    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> None:
+        self.weights, self.biases = list(weights), list(biases)
+        self.layout = "plain"
+        self.nbytes = 0
+
+    @property
+    def weight(self) -> Tensor:
+        """The whole matrix: the parameter itself where it is alone, else a copy."""
+        return self.weights[0].detach() if len(self.weights) == 1 else torch.cat([w.detach() for w in self.weights])
+
+    @property
+    def bias(self) -> Tensor | None:
+        """All biases, 0 where a part has none; None where no part has one."""
+        if all(b is None for b in self.biases):
+            return None
+        pairs = zip(self.weights, self.biases, strict=True)
+        return torch.cat([w.new_zeros(len(w)) if b is None else b.detach() for w, b in pairs])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(len(w) for w in self.weights), self.weights[0].shape[1]
+
+    def pack(self, layout: str, batch: int) -> None:
+        """Lay the weights out; the copy that was there before is dropped."""
+        weight = self.weight
+        self.run, copy = LAYOUTS[layout](weight, self.bias, batch)
+        own = weight is not self.weights[0] and weight.data_ptr() != self.weights[0].data_ptr()
+        self.layout = layout
+        self.nbytes = copy if layout != "plain" else weight.nbytes * own
+
+
+def _plain(weight: Tensor, bias: Tensor | None, batch: int) -> tuple[Run, int]:
+    return lambda x: F.linear(x, weight, bias), 0
+
+
+def _columns(weight: Tensor, bias: Tensor | None, batch: int) -> tuple[Run, int]:
+    """Input by output: one row of x goes through memory in order."""
+    turned = weight.t().contiguous()
+    if bias is None:
+        return lambda x: torch.mm(x, turned), turned.nbytes
+    return lambda x: torch.addmm(bias, x, turned), turned.nbytes
+
+
+def _onednn(weight: Tensor, bias: Tensor | None, batch: int) -> tuple[Run, int]:
+    """oneDNN's blocked layout for this many rows."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), batch)
+    linear = torch.ops.mkldnn._linear_pointwise.default
+    return lambda x: linear(x, packed, bias, "none", [], ""), weight.nbytes
+
+
+# layout -> (weight, bias, batch) to what runs it and the bytes of its copy
+LAYOUTS: dict[str, Callable[[Tensor, Tensor | None, int], tuple[Run, int]]] = {
+    "plain": _plain,
+    "columns": _columns,
+    "onednn": _onednn,
+}
+
+
+def layouts_for(weight: Tensor) -> tuple[str, ...]:
+    """The layouts that this machine has for a weight: beyond ``plain`` only on a CPU, in float32 and half precision."""
+    if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return ("plain",)
+    return ("plain", "columns", *(("onednn",) if _has_onednn(weight.dtype) else ()))
+
+
+_ONEDNN: dict[torch.dtype, bool] = {}
+
+
+def _has_onednn(dtype: torch.dtype) -> bool:
+    """True where this build packs for oneDNN and the packed product is right; tried once, on a small one."""
+    if dtype not in _ONEDNN:
+        _ONEDNN[dtype] = torch.backends.mkldnn.is_available() and _right("onednn", dtype)
+    return _ONEDNN[dtype]
+
+
+def _right(layout: str, dtype: torch.dtype) -> bool:
+    weight = torch.linspace(-1, 1, 48 * 80, dtype=torch.float64).sin().reshape(48, 80).to(dtype)
+    x = torch.linspace(-2, 2, 3 * 80, dtype=torch.float64).cos().reshape(3, 80).to(dtype)
+    want = x.double() @ weight.double().t()
+    try:
+        got = LAYOUTS[layout](weight, None, len(x))[0](x).double()
+    except (AttributeError, RuntimeError, NotImplementedError):  # a build without the operator
+        return False
+    bound = 1e-5 if dtype == torch.float32 else 2e-2
+    return bool((got - want).abs().max() <= bound * want.abs().max())
+
+
+# --- the choice
+
+_CHOSEN: dict[tuple[Any, ...], str] = {}
+
+
+def pack_all(products: Sequence[Product], batch: int, layout: str = "auto") -> None:
+    """Lay out every product for ``batch`` rows; ``auto`` measures what is fastest for products of each shape."""
+    groups: dict[tuple[Any, ...], list[Product]] = {}
+    for product in products:
+        first = product.weights[0]
+        key = (
+            batch,
+            *product.shape,
+            len(product.weights) > 1,
+            product.bias is not None,
+            first.dtype,
+            first.device.type,
+        )
+        groups.setdefault((*key, torch.get_num_threads()), []).append(product)
+    for key, group in groups.items():
+        chosen = layout if layout != "auto" else _choose(key, group, batch)
+        for product in group:
+            product.pack(chosen if chosen in layouts_for(product.weights[0]) else "plain", batch)
+
+
+def _choose(key: tuple[Any, ...], group: list[Product], batch: int) -> str:
+    first = group[0]
+    size = first.shape[0] * first.shape[1] * first.weights[0].element_size()
+    layouts = layouts_for(first.weights[0])
+    if len(layouts) == 1 or size * len(group) < _MEASURED:
+        return "plain"
+    if key not in _CHOSEN:
+        _CHOSEN[key] = _measured(group[: max(1, -(-_COLD // size))], layouts, batch)
+    return _CHOSEN[key]
+
+
+def _measured(sample: list[Product], layouts: Sequence[str], batch: int) -> str:
+    """The layout whose best round was fastest; the rounds of all are interleaved."""
+    runs = {name: [LAYOUTS[name](p.weight, p.bias, batch)[0] for p in sample] for name in layouts}
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, sample[0].shape[1], generator=generator).to(sample[0].weights[0].dtype)
+    best = dict.fromkeys(layouts, float("inf"))
+    for _ in range(_ROUNDS):
+        for name in layouts:
+            began = time.perf_counter()
+            for run in runs[name]:
+                run(x)
+            best[name] = min(best[name], time.perf_counter() - began)
+    fastest = min(layouts, key=best.__getitem__)
+    alone = len(sample[0].weights) == 1
+    return "plain" if alone and best["plain"] * _MARGIN <= best[fastest] else fastest
