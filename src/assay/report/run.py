@@ -68,7 +68,9 @@ def _ending(run: Record) -> str:
 def _samples(record: Record) -> tuple[list[Record], list[Record]]:
     """The texts of the last update that wrote any, and those of earlier ones, newest first."""
     found = [each for each in records(record, "samples") if text(each, "text") or text(each, "prompt")]
-    named = [{"step": count(s.get("step")), "prompt": text(s, "prompt"), "text": text(s, "text")} for s in found]
+    named: list[Record] = [
+        {"step": count(s.get("step")), "prompt": text(s, "prompt"), "text": text(s, "text")} for s in found
+    ]
     last = [each for each in named if each["step"] == named[-1]["step"]] if named else []
     return last, [each for each in reversed(named) if each not in last]
 
