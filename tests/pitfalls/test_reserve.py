@@ -13,6 +13,8 @@ from assay.cost import budget
 from assay.decoding import Sampling, complete
 from assay.model import WeightsError, build, load_weights, named_params, save_weights
 from assay.recipe import load
+from assay.training.data import open_corpus, train_bpe
+from assay.training.evaluate import evaluate
 from tests.pitfalls.support import close, decoder, ids, recipe
 
 # --- label shifted twice; targets leak across rows (huggingface/transformers#47394) ---

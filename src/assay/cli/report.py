@@ -42,7 +42,7 @@ def run(
 
 
 def _run_page(folder: Path, path: Path) -> None:
-    from assay.cli.train import page_record
+    from assay.cli.train_page import page_record
     from assay.report import write_run_page
     from assay.training import FolderError, load_record
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_
+import errno
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,10 @@ from assay.cli.common import AsJson, Plugins, load_plugins, print_json
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
+    from assay.cli.train_view import State
     from assay.training import RunConfig, RunRecord
+
+_OTHERS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what the one at the keyboard did not ask for
 
 
 def run(
@@ -38,6 +41,13 @@ def run(
     shape: Annotated[
         str, typer.Option("--shape", metavar="SHAPE", help="Of that decay: linear, 1-sqrt, cosine.")
     ] = "linear",
+    init_from: Annotated[
+        Path | None, typer.Option("--init-from", metavar="RUN|HF_FOLDER", help="Begin from its weights, nothing else.")
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option("--log", metavar="NAME", help="Tell tensorboard, wandb or trackio as well; repeatable."),
+    ] = None,
     json: AsJson = False,
     plugins: Plugins = None,
 ) -> None:
@@ -47,6 +57,8 @@ def run(
     Examples:
       assay train examples/tiny.toml
       assay train examples/tiny.toml --set steps=50 --out runs/short --json
+      assay train examples/tiny.toml --set samples.every=50 --log tensorboard
+      assay train examples/tiny.toml --init-from runs/tiny --out runs/on
       assay train examples/tiny.toml --groups
       assay train --decay-from runs/tiny@150 --decay 30
     """
@@ -55,24 +67,34 @@ def run(
         raise UserError("give RUN.toml, or --decay-from FOLDER@STEP: one of the two")
     if file is not None and decay is not None:
         raise UserError("--decay goes with --decay-from; a run's own decay is in its schedule")
-    if file is None and (sets or groups or restart):
-        raise UserError("--decay-from takes its settings from that run: no --set, --groups or --restart")
+    if file is None and (sets or groups or restart or init_from or log):
+        raise UserError(
+            "--decay-from takes its settings from that run: no --set, --groups, --restart, --init-from, --log"
+        )
     with _users_faults():
         if file is None:
             record = _cut(str(decay_from), decay, shape, out)
             _show(record, json)
             return
-        config = _config(file, sets or [])
+        config = _config(file, sets or [], log or [])
         if groups:
             _print_groups(config, json)
             return
         folder = out if out is not None else Path("runs") / file.stem
-        from assay.cli.tokenize import opened
-        from assay.training import train
-
-        corpus = opened(config.data)
-        record = _watched(config.steps, partial(train, config, folder, resume=not restart, corpus=corpus))
+        record = _trained(config, folder, restart, init_from)
     _show(record, json)
+
+
+def _trained(config: RunConfig, folder: Path, restart: bool, init_from: Path | None) -> RunRecord:
+    from assay.cli.tokenize import opened
+    from assay.cli.train_parts import sampler_of, start_from, state_of
+    from assay.training import train
+
+    corpus = opened(config.data)
+    start = None if init_from is None else start_from(init_from)
+    sampler = sampler_of(config, corpus)
+    go = partial(train, config, folder, resume=not restart, corpus=corpus, start=start, sampler=sampler)
+    return _watched(state_of(config), go)
 
 
 def _cut(place: str, decay: int | None, shape: str, out: Path | None) -> RunRecord:
@@ -86,8 +108,10 @@ def _cut(place: str, decay: int | None, shape: str, out: Path | None) -> RunReco
         raise UserError("--decay-from needs --decay N, the updates of the decay")
     if shape not in ("linear", "1-sqrt", "cosine"):
         raise UserError(f"--shape: no such shape {shape!r}; known: linear, 1-sqrt, cosine")
+    from assay.cli.train_view import State
+
     call = partial(cut, folder, int(step), decay, folder=out, shape=shape)  # type: ignore[arg-type]
-    return _watched(int(step) + decay, call)
+    return _watched(State(int(step) + decay), call)
 
 
 def _show(record: RunRecord, json: bool) -> None:
@@ -105,28 +129,34 @@ def _show(record: RunRecord, json: bool) -> None:
 
 @contextmanager
 def _users_faults() -> Iterator[None]:
-    from assay.training import CheckpointError, CorpusError, FolderError
+    from assay.training import CheckpointError, CorpusError, DiskError, FolderError, SaveError
 
     try:
         yield
+    except (DiskError, SaveError) as error:
+        if getattr(error.__cause__, "errno", None) not in _OTHERS:
+            raise UserError(str(error)) from None
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
     except (CheckpointError, CorpusError, FolderError) as error:
         raise UserError(str(error)) from None
 
 
-def _config(file: Path, sets: list[str]) -> RunConfig:
+def _config(file: Path, sets: list[str], log: list[str]) -> RunConfig:
     from assay.recipe.merge import apply_overrides
     from assay.training import RunConfig
 
     config = RunConfig.load(file)
-    if not sets:
-        return config
-    return RunConfig.from_dict(apply_overrides(config.to_dict(), sets), f"{file} with --set")
+    if sets:
+        config = RunConfig.from_dict(apply_overrides(config.to_dict(), sets), f"{file} with --set")
+    return config.changed(log=(*config.log, *log)) if log else config
 
 
-def _watched(steps: int, go: Callable[..., RunRecord]) -> RunRecord:
-    """Train under a progress bar; the first Ctrl-C asks for a checkpoint, the second ends at once."""
+def _watched(state: State, go: Callable[..., RunRecord]) -> RunRecord:
+    """Train in view; the first Ctrl-C asks for a checkpoint, the second ends at once."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from assay.cli.train_view import View
 
     stopping = False
 
@@ -137,71 +167,20 @@ def _watched(steps: int, go: Callable[..., RunRecord]) -> RunRecord:
         stopping = True
 
     before = signal.signal(signal.SIGINT, ask)
-    columns = (
-        TextColumn("update"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[numbers]}"),
-        TimeRemainingColumn(),
-    )
     try:
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task("", total=steps, numbers="")
-
-            def show(row: dict[str, Any]) -> None:
-                numbers = (
-                    f"loss {row['loss'] or float('nan'):.4f}  lr {row['lr']:.2e}  {row['tokens_per_s']:,.0f} tok/s"
-                )
-                bar.update(task, completed=row["step"], numbers=numbers)
-
-            return go(on_step=show, should_stop=lambda: stopping)
+        with View(state, Console(stderr=True)) as view:
+            return go(on_step=view.feed, should_stop=lambda: stopping)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 def _page(record: RunRecord) -> Path:
+    from assay.cli.train_page import page_record
     from assay.report import write_run_page
 
     path = record.folder / "report.html"
     write_run_page(page_record(record), path)
     return path
-
-
-def page_record(record: RunRecord) -> dict[str, Any]:
-    """A run as the plain values that its page is made of."""
-    manifest = json_.loads((record.folder / "manifest.json").read_text(encoding="utf-8"))
-    rows, final = record.metrics, record.final
-    config = record.config.to_dict()
-    config.pop("recipe")
-    return {
-        "run": {
-            "digest": record.digest,
-            "label": record.config.recipe.name,
-            "lr": getattr(record.config.schedule, "lr", None),
-            "seed": record.config.seed,
-            "steps": record.config.steps,
-            "loss": final["val_loss"],
-            "stderr": final["val_stderr"],
-            "bits_per_byte": final["val_bits_per_byte"],
-            "class": "nonfinite" if record.status == "nonfinite" else "alive",
-            "status": record.status,
-            "initial_loss": final["initial_loss"],
-            "cpu_seconds": final["timing"]["cpu_seconds"],
-            "tokens_per_s": final["timing"]["tokens_per_s"],
-            "train_curve": [[row["step"], row["loss"]] for row in rows],
-            "val_curve": [[row["step"], row["val_loss"]] for row in rows if "val_loss" in row],
-            "residual_rms": [[row["step"], row["residual_rms"]] for row in rows if "residual_rms" in row],
-            "max_logit": [[row["step"], row["max_logit"]] for row in rows if "max_logit" in row],
-            "grad_norm_max": final["grad_norm_max"],
-            "folder": record.folder.name,
-            "settings": config,
-            "corpus": manifest["corpus"],
-            "environment": manifest["environment"],
-        },
-        "metrics": [
-            {k: row.get(k) for k in ("step", "loss", "lr", "grad_norm", "log_z", "tokens_per_s")} for row in rows
-        ],
-    }
 
 
 def _print_groups(config: RunConfig, json: bool) -> None:
@@ -241,7 +220,9 @@ def _print_record(record: RunRecord, page: Path) -> None:
         ("folder", str(record.folder)),
         ("report", str(page)),
     ]
-    rows += [("warning", w) for w in final.get("warnings", [])]
+    if timing.get("mfu") is not None:
+        rows.append(("MFU", f"{timing['mfu']:.1%} of {timing['mfu_of']}"))
+    rows += [("warning", w) for w in (*final.get("warnings", []), *timing.get("warnings", []))]
     if record.status == "interrupted":
         rows.append(("to go on", "the same command"))
     console().print(pairs(rows))

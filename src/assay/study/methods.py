@@ -10,6 +10,7 @@ from assay.recipe.merge import deep_merge
 from assay.study.design import Design
 from assay.study.learning_rate import rate_text
 from assay.study.plan import Comparison, Ladder, LrCurve, StudyPart
+from assay.training.config import UNDECIDING
 
 Record = dict[str, Any]
 
@@ -44,7 +45,7 @@ def _part_settings(design: Design, part: StudyPart) -> Record:
     value = part.values[0] if isinstance(part, Ladder) else None
     lr = part.lr if isinstance(part, Ladder) else part.lrs[0] if isinstance(part, LrCurve | Comparison) else 1e-3
     run = design.config(part, arm, lr, 0, value).model_dump(
-        mode="json", exclude={"recipe", "data", "numerics", "seed", "data_seed", "checkpoint_every", "keep"}
+        mode="json", exclude={"recipe", "data", "numerics", "seed", "data_seed", "init_from", *UNDECIDING}
     )
     run["schedule"].pop("lr")
     own = part.model_dump(mode="json", exclude={"title", "question", "recipe", "overrides", "run", "arms", "name"})

@@ -8,17 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from assay.training.checkpoint import CheckpointError, load_checkpoint
+    from assay.training.checkpoint import CheckpointError, SaveError, load_checkpoint
     from assay.training.config import DataConfig, Numerics, RunConfig, RunError
     from assay.training.cutting import cut
     from assay.training.data import Corpus, CorpusError, bits_per_byte, open_corpus, open_data
     from assay.training.evaluate import Evaluation, evaluate
-    from assay.training.folder import FolderError, read_metrics
+    from assay.training.folder import DiskError, FolderError, read_metrics
     from assay.training.loop import check_fits, train
     from assay.training.loss import StepLoss, accumulate_gradients
     from assay.training.optim import AdamW
     from assay.training.optim.groups import Group, decay_groups, groups_table, optimizer_groups
     from assay.training.record import RunRecord, load_record
+    from assay.training.start import Start
 
 __all__ = [
     "AdamW",
@@ -26,6 +27,7 @@ __all__ = [
     "Corpus",
     "CorpusError",
     "DataConfig",
+    "DiskError",
     "Evaluation",
     "FolderError",
     "Group",
@@ -33,6 +35,8 @@ __all__ = [
     "RunConfig",
     "RunError",
     "RunRecord",
+    "SaveError",
+    "Start",
     "StepLoss",
     "accumulate_gradients",
     "bits_per_byte",
@@ -53,6 +57,7 @@ __all__ = [
 _HOMES = {
     "checkpoint": (
         "CheckpointError",
+        "SaveError",
         "load_checkpoint",
     ),
     "config": (
@@ -74,6 +79,7 @@ _HOMES = {
         "evaluate",
     ),
     "folder": (
+        "DiskError",
         "FolderError",
         "read_metrics",
     ),
@@ -96,6 +102,7 @@ _HOMES = {
         "RunRecord",
         "load_record",
     ),
+    "start": ("Start",),
 }
 
 

@@ -15,16 +15,26 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from assay.model import Decoder, named_params
+from assay.training import disk
+from assay.training.disk import PARTIAL
+from assay.training.keep import Keep
+from assay.training.tensors import safetensors_of
 
 INDEX = "index.json"
+_PARTS = ("model", "optimizer", "rng")
+_OWN = "index_sha256"  # of the index without this line
 
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used: names the file and what is wrong with it."""
+
+
+class SaveError(CheckpointError):
+    """A checkpoint that could not be written; those before it are as they were."""
 
 
 @dataclass(frozen=True)
@@ -87,35 +97,36 @@ def save_checkpoint(
 ) -> Path:
     """Write ``root/step-<n>``: beside it first, flushed to disk, then renamed. Litter of earlier tries is removed.
 
-    ``ema``: a running mean of the weights, by name.
+    ``ema``: a running mean of the weights, by name. Raises SaveError, with nothing changed, where the disk is full or
+    may not be written.
     """
     target = root / f"step-{step:08d}"
-    root.mkdir(parents=True, exist_ok=True)
-    for litter in root.glob(".partial-*"):
-        shutil.rmtree(litter, ignore_errors=True)
-    if problem_with(target) is None:
-        return target
-    partial = root / f".partial-{target.name}-{os.getpid()}"
+    partial = root / f"{PARTIAL}{target.name}-{os.getpid()}"
+    parts = {
+        "model": {p.name: p.param.detach() for p in named_params(decoder)},
+        "optimizer": optimizer_tensors(decoder, optimizer),
+        "rng": rng_tensors(),
+        **({} if ema is None else {"ema": ema}),
+    }
     try:
-        partial.mkdir()
-        parts = {
-            "model": {p.name: p.param.detach() for p in named_params(decoder)},
-            "optimizer": optimizer_tensors(decoder, optimizer),
-            "rng": rng_tensors(),
-            **({} if ema is None else {"ema": ema}),
+        root.mkdir(parents=True, exist_ok=True)
+        disk.sweep(root)
+        if problem_with(target) is None:
+            return target
+        os.mkdir(partial)
+        sums = {
+            f"{name}.safetensors": disk.write_file(partial / f"{name}.safetensors", safetensors_of(tensors))
+            for name, tensors in parts.items()
         }
-        sums = {}
-        for name, tensors in parts.items():
-            file = partial / f"{name}.safetensors"
-            save_file({k: t.detach().contiguous().cpu() for k, t in tensors.items()}, file)
-            _flush(file)
-            sums[file.name] = _sha256(file)
         index = {"step": step, "digest": decoder.recipe.digest, "sha256": sums, "state": state}
-        (partial / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
-        _flush(partial / INDEX)
-        shutil.rmtree(target, ignore_errors=True)  # only a damaged one can be in the way
-        partial.rename(target)
-        _flush(root)
+        disk.write_file(partial / INDEX, [_index_text(index)])
+        disk.flush(partial)
+        if target.exists():
+            disk.discard(target)  # only a damaged one can be in the way
+        os.rename(partial, target)
+        disk.flush(root)
+    except OSError as error:
+        raise SaveError(f"{target}: not saved: {disk.said(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
@@ -124,37 +135,72 @@ def save_checkpoint(
 def problem_with(folder: Path) -> str | None:
     """What is wrong with a checkpoint folder, naming the file; None when every file is as it was written."""
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        sums: dict[str, str] = index["sha256"]
-        int(index["step"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{folder / INDEX}: {type(error).__name__}: {error}"
+        sums = _index_of(folder)["sha256"]
+    except CheckpointError as error:
+        return str(error)
     for name, want in sums.items():
         file = folder / Path(name).name  # a name in an index never leads out of its folder
         if not file.is_file():
             return f"{file}: missing"
-        if _sha256(file) != want:
+        if disk.sha256_of(file) != want:
             return f"{file}: not what was written (its digest differs)"
     return None
 
 
-def load_checkpoint(folder: Path) -> Checkpoint:
-    """Read and verify a checkpoint; raises CheckpointError naming the damaged file."""
-    problem = problem_with(folder)
+def load_checkpoint(folder: Path, *, checked: bool = False) -> Checkpoint:
+    """Read and verify a checkpoint; raises CheckpointError naming the damaged file.
+
+    ``checked``: its digests were compared a moment ago.
+    """
+    problem = None if checked else problem_with(folder)
     if problem is not None:
         raise CheckpointError(problem)
-    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    index = _index_of(folder)
     try:
-        parts = [load_file(folder / f"{name}.safetensors") for name in ("model", "optimizer", "rng")]
+        parts = [load_file(folder / f"{name}.safetensors") for name in _PARTS]
         ema = load_file(folder / "ema.safetensors") if "ema.safetensors" in index["sha256"] else {}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: {error}") from None
     return Checkpoint(folder, int(index["step"]), parts[0], parts[1], parts[2], index["state"], ema)
 
 
+def _index_text(index: dict[str, Any]) -> bytes:
+    """The index with the digest of itself."""
+    own = hashlib.sha256(json.dumps(index, allow_nan=False).encode()).hexdigest()
+    return json.dumps({**index, _OWN: own}, indent=1, allow_nan=False).encode()
+
+
+def _index_of(folder: Path) -> dict[str, Any]:
+    """The index, byte for byte what was written; raises CheckpointError."""
+    path = folder / INDEX
+    try:
+        raw = path.read_bytes()
+        index: dict[str, Any] = json.loads(raw)
+        index.pop(_OWN)
+        if _index_text(index) != raw:
+            raise CheckpointError(f"{path}: not what was written (its digest differs)")
+        missing = [name for name in _PARTS if f"{name}.safetensors" not in index["sha256"]]
+        named = folder.name.removeprefix("step-")
+        if missing or (named.isdecimal() and int(named) != index["step"]):
+            raise CheckpointError(f"{path}: not of this folder: step {index['step']}, no {', '.join(missing) or '-'}")
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing") from None
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged: {type(error).__name__}: {error}") from None
+    return index
+
+
 def checkpoints(root: Path) -> list[Path]:
     """Checkpoint folders, newest first, sound or not."""
-    return sorted((p for p in root.glob("step-*") if p.is_dir()), reverse=True)
+    return sorted((p for p in root.glob("step-*") if p.is_dir()), key=step_of, reverse=True)
+
+
+def step_of(folder: Path) -> int:
+    """The update after which it was written, by its name; -1 for another name."""
+    named = folder.name.removeprefix("step-")
+    return int(named) if named.isdecimal() else -1
 
 
 def latest(root: Path) -> tuple[Path | None, list[str]]:
@@ -168,21 +214,16 @@ def latest(root: Path) -> tuple[Path | None, list[str]]:
     return None, problems
 
 
-def retain(root: Path, keep: set[int], newest: int = 2) -> None:
-    """Remove checkpoints but those of ``keep`` and the newest few: damage to the last must leave one before it."""
-    for folder in checkpoints(root)[newest:]:
-        if int(folder.name.removeprefix("step-")) not in keep:
-            shutil.rmtree(folder, ignore_errors=True)
+def retain(root: Path, keep: Keep, best: int, step: int) -> None:
+    """Remove what a rule does not keep, once the checkpoint of ``step`` is written.
 
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    Later ones go too: a run that is at ``step`` has passed them over as damaged, and will write them again.
+    """
+    found = {step_of(folder): folder for folder in checkpoints(root)}
+    stays = {step, *keep.kept([s for s in found if s <= step], best)}
+    for own, folder in found.items():
+        if own not in stays or own > step:
+            try:
+                disk.discard(folder)
+            except OSError:  # what cannot be removed does no harm
+                continue

@@ -31,9 +31,12 @@ from assay.recipe.resolve import resolve
 from assay.training.consistency import faults
 from assay.training.data.spec import DataConfig as DataConfig
 from assay.training.data.spec import place_paths
+from assay.training.keep import KeepLast, KeepSlot
 from assay.training.optim import AdamW, OptimizerSlot
 from assay.training.ramp import BatchPlan, NoRamp, RampSlot
 from assay.training.schedule import ScheduleSlot
+
+UNDECIDING = frozenset({"checkpoint_every", "keep", "samples", "log"})  # fields that decide no number
 
 
 class RunError(RecipeError):
@@ -50,6 +53,24 @@ class Numerics(Spec):
     device: str = "cpu"
 
 
+class InitFrom(Spec):
+    """Weights that a run began from: where they lay, and the digest that stands for them in the run's identity."""
+
+    source: str
+    sha256: Annotated[str, Field(pattern="[0-9a-f]{64}")]
+
+
+class Samples(Spec):
+    """Texts written every ``every`` updates and at the end (0: never), greedily, ``tokens`` long.
+
+    No ``prompts``: the start of the validation split is gone on from.
+    """
+
+    every: NonNegativeInt = 0
+    prompts: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
+    tokens: PositiveInt = 64
+
+
 class RunConfig(Spec):
     """One training run.
 
@@ -57,7 +78,8 @@ class RunConfig(Spec):
     gradient norm; ``z_loss`` times log² Z joins the loss; ``eval_every`` and ``telemetry_every`` count updates (0: at
     the end only, and never). ``ramp`` lets the batch grow; its parts stay ``batch_size / accumulate`` sequences.
     ``parametrization`` scales start, multipliers and rates with the recipe's size; ``ema`` is the decay of a running
-    mean of the weights, evaluated beside them. ``checkpoint_every`` and ``keep`` do not decide any number.
+    mean of the weights, evaluated beside them. ``init_from`` is set by whoever gives the weights. ``checkpoint_every``
+    and what follows it do not decide any number: which checkpoints stay, texts written on the way, who else is told.
     """
 
     recipe: Recipe
@@ -79,8 +101,11 @@ class RunConfig(Spec):
     eval_every: NonNegativeInt = 0
     telemetry_every: NonNegativeInt = 0
     numerics: Numerics = Numerics()
+    init_from: InitFrom | Literal["none"] = "none"
     checkpoint_every: NonNegativeInt = 0
-    keep: Literal["nothing", "last", "best_and_last"] = "best_and_last"
+    keep: KeepSlot = KeepLast(best=True)
+    samples: Samples = Samples()
+    log: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -146,7 +171,9 @@ class RunConfig(Spec):
 
     def digest(self, corpus_sha256: str) -> str:
         """sha256 of everything that decides the numbers: recipe, settings, data, plugins, numerics plan."""
-        body = self.model_dump(mode="json", exclude={"recipe", "checkpoint_every", "keep"})
+        body = self.model_dump(mode="json", exclude={"recipe", "init_from", *UNDECIDING})
+        if isinstance(self.init_from, InitFrom):
+            body["init_from"] = self.init_from.sha256
         body["data"] = {"sha256": corpus_sha256, **self.data.identity()}  # where the text lay does not matter
         body["recipe"] = self.recipe.digest
         body["plugins"] = plugin_sources()

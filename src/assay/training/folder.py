@@ -10,9 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from assay.training.disk import flush
+
 
 class FolderError(ValueError):
     """A run folder that cannot be used: names the file and what is wrong."""
+
+
+class DiskError(FolderError):
+    """A run folder that could not be written: what is in it is as it was, and the same call goes on from there."""
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -24,6 +30,7 @@ def write_json(path: Path, value: Any) -> None:
             f.flush()
             os.fsync(f.fileno())
         partial.replace(path)
+        flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -63,9 +70,7 @@ class Metrics:
         self.rows = [row for row in read_metrics(self.path) if row["step"] <= step] if self.path.exists() else []
         if [row["step"] for row in self.rows] != list(range(1, step + 1)):
             raise FolderError(f"{self.path}: rows do not reach the checkpoint's step {step} one by one")
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        partial.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
-        partial.replace(self.path)
+        _rewrite(self.path, self.rows)
 
     def add(self, row: dict[str, Any]) -> None:
         row = finite(row)
@@ -78,6 +83,30 @@ class Metrics:
         if self.path.exists():
             with self.path.open("rb+") as f:
                 os.fsync(f.fileno())
+
+
+def _rewrite(path: Path, rows: list[dict[str, Any]]) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows)
+            f.flush()
+            os.fsync(f.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def cut_lines(path: Path, step: int) -> None:
+    """Keep the rows up to ``step`` of a file that has some."""
+    if path.exists():
+        _rewrite(path, [row for row in read_metrics(path) if row["step"] <= step])
+
+
+def add_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Append rows."""
+    with path.open("a", encoding="utf-8") as f:
+        f.writelines(json.dumps(finite(row)) + "\n" for row in rows)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

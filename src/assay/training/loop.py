@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,20 +14,27 @@ import torch
 from assay.model import Decoder, UnsupportedBackend, build
 from assay.recipe.errors import Problem
 from assay.training import checkpoint as ckpt
-from assay.training.config import RunConfig, RunError
+from assay.training import disk
+from assay.training.config import InitFrom, RunConfig, RunError
 from assay.training.data import Corpus, open_data
 from assay.training.data.batches import batch
 from assay.training.data.check import data_problems
 from assay.training.ema import Ema
 from assay.training.environment import environment, provenance
 from assay.training.evaluate import Evaluation, evaluate
-from assay.training.folder import FolderError, Metrics, finite, locked, write_json
+from assay.training.folder import DiskError, FolderError, Metrics, finite, locked, write_json
 from assay.training.loss import accumulate_gradients
 from assay.training.numerics import apply
-from assay.training.optim.groups import optimizer_groups, set_rates
+from assay.training.optim.groups import Group, optimizer_groups, set_rates
 from assay.training.qk_clip import HeadPeaks, clip_heads
 from assay.training.record import MANIFEST, METRICS, RECORD, RunRecord, load_record
+from assay.training.samples import SAMPLES, Sampler, Writer
+from assay.training.sinks import Sinks, check_installed
+from assay.training.speed import ceiling_of, train_flops
+from assay.training.start import Start
+from assay.training.summary import groups_summary, summary, timing
 from assay.training.telemetry import LayerWatch
+from assay.training.watch import Pace, Watch
 
 OnStep = Callable[[dict[str, Any]], None]
 
@@ -40,6 +45,8 @@ def train(
     *,
     resume: bool = True,
     corpus: Corpus | None = None,
+    start: Start | None = None,
+    sampler: Sampler | None = None,
     on_step: OnStep | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> RunRecord:
@@ -48,25 +55,50 @@ def train(
     Args:
         resume: continue from the newest sound checkpoint; otherwise start over.
         corpus: an open corpus, to share between runs.
-        on_step: called with the metrics row of each update.
+        start: weights to begin from; their digest becomes part of the run's identity.
+        sampler: writes the texts that ``config.samples`` asks for; without it there are none.
+        on_step: called with the metrics row of each update, and ``warnings``: what there is to say, in words.
         should_stop: asked after each update; True saves a checkpoint and returns an ``interrupted`` record.
 
     Raises:
-        RunError: the configuration and the corpus or the machine do not fit.
+        RunError: the configuration and the corpus, the weights or the machine do not fit.
         FolderError: the folder holds another run, is in use, or is damaged.
+        DiskError, SaveError: the folder could not be written; the last good state is kept.
     """
     folder = Path(folder)
     corpus = corpus or open_data(config.data)
+    if start is not None:
+        config = config.changed(init_from=start.spec)
+        start.check(build(config.built, device="meta"))
     check_fits(config, corpus)
     digest = config.digest(corpus.sha256)
-    with locked(folder):
-        _claim(folder, config, digest, corpus)
-        if resume and (folder / RECORD).exists():
-            record = load_record(folder)
-            if record.status != "interrupted":
-                return record
-        run = _Run.start(config, folder, digest, corpus, resume)
-        return run.go(on_step, should_stop)
+    try:
+        with locked(folder):
+            _claim(folder, config, digest, corpus)
+            if not resume:
+                _start_over(folder)
+            elif (folder / RECORD).exists():
+                record = load_record(folder)
+                if record.status != "interrupted":
+                    return record
+            run = _Run.start(config, folder, digest, corpus, start, sampler)
+            try:
+                return run.go(on_step, should_stop)
+            finally:
+                run.sinks.close()
+    except OSError as error:
+        place = error.filename if isinstance(error.filename, str) else folder
+        message = f"{place}: cannot be written: {disk.said(error)}; the last good state is kept"
+        raise DiskError(f"{message}, the same command goes on from it") from error
+
+
+def _start_over(folder: Path) -> None:
+    """Take away what an earlier try left; a kill between leaves a run that resumes."""
+    (folder / RECORD).unlink(missing_ok=True)
+    for old in ckpt.checkpoints(folder / "checkpoints"):
+        disk.discard(old)
+    for name in (METRICS, SAMPLES):
+        (folder / name).unlink(missing_ok=True)
 
 
 def check_fits(config: RunConfig, corpus: Corpus) -> None:
@@ -78,6 +110,7 @@ def check_fits(config: RunConfig, corpus: Corpus) -> None:
         problems.append(Problem("numerics.device", "no CUDA device here", device, "cpu", "", True))
     if problems:
         raise RunError(problems, "run")
+    check_installed(config.log)
 
 
 def _claim(folder: Path, config: RunConfig, digest: str, corpus: Corpus) -> None:
@@ -115,40 +148,57 @@ class _Run:
     decoder: Decoder
     optimizer: torch.optim.Optimizer
     metrics: Metrics
+    watch: Watch
+    groups: tuple[Group, ...]
     ema: Ema | None = None
     step: int = 0
     carried_cpu: float = 0.0
     best: tuple[float, int] = (math.inf, 0)
     warnings: list[str] = field(default_factory=list)
+    pace: Pace = field(default_factory=Pace)
+    slow: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.process_time)
+    sinks: Sinks = field(init=False)
+    writer: Writer = field(init=False)
 
     @classmethod
-    def start(cls, config: RunConfig, folder: Path, digest: str, corpus: Corpus, resume: bool) -> _Run:
+    def start(
+        cls, config: RunConfig, folder: Path, digest: str, corpus: Corpus, start: Start | None, sampler: Sampler | None
+    ) -> _Run:
         apply(config.numerics)
         device = torch.device(config.numerics.device)
         try:
             decoder = build(config.built, config.seed, device, torch.float32, config.numerics.attention)
         except UnsupportedBackend as error:
             raise RunError([Problem("numerics.attention", str(error))], "run") from None
+        if start is not None:
+            start.fill(decoder)
         groups = optimizer_groups(decoder, config.optimizer, config.recipe, config.parametrization)
         optimizer = config.optimizer.make(groups, config.lr_at(1))
         ema = None if config.ema == "none" else Ema(decoder, config.ema)
         torch.manual_seed(config.seed)  # dropout; weights have their own streams
-        run = cls(config, folder, digest, corpus, decoder, optimizer, Metrics(folder / METRICS), ema)
-        found, problems = ckpt.latest(folder / "checkpoints") if resume else (None, [])
-        run.warnings = problems
+        watch = Watch(corpus.unigram_entropy)
+        run = cls(config, folder, digest, corpus, decoder, optimizer, Metrics(folder / METRICS), watch, groups, ema)
+        found, run.warnings = ckpt.latest(folder / "checkpoints")
         if found is not None:
-            run._restore(ckpt.load_checkpoint(found))
+            run._restore(ckpt.load_checkpoint(found, checked=True))
+        elif start is None and isinstance(config.init_from, InitFrom):
+            problem = Problem("init_from", "its weights were not given", config.init_from.source, "", "", True)
+            raise RunError([problem], "run")
+        elif run.warnings:
+            run.warnings.append("no sound checkpoint was left: the run began again")
         run.metrics.resume(run.step)
+        for row in run.metrics.rows:
+            run.warnings += watch.feed(row)
+        run.sinks = Sinks(folder, config, digest, run.step)
+        run.writer = Writer(config, folder, sampler, run.step)
         if config.numerics.compile:
             for block in decoder.layers:
                 block.compile()
         return run
 
     def _restore(self, saved: ckpt.Checkpoint) -> None:
-        with torch.no_grad():
-            for name, param in self.decoder.named_parameters():
-                param.copy_(saved.weights[name])
+        Start(saved.weights, str(saved.folder)).fill(self.decoder, "checkpoint")
         ckpt.restore_optimizer(self.decoder, self.optimizer, saved.optimizer)
         ckpt.restore_rng(saved.rng)
         if self.ema is not None:
@@ -165,21 +215,43 @@ class _Run:
             row = self._update()
             last = self.step == config.steps
             sound = math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])
+            better = False
             if sound and (last or (config.eval_every and self.step % config.eval_every == 0)):
-                self._evaluate(row)
-            self.metrics.add(row)
-            if on_step is not None:
-                on_step(finite(row))
+                better = self._evaluate(row)
+            self._tell(row, on_step)
             if not sound:
                 return self._finish("nonfinite")
-            stop = should_stop is not None and not last and should_stop()
-            if stop or (config.checkpoint_every and self.step % config.checkpoint_every == 0 and not last):
+            if should_stop is not None and not last and should_stop():
                 self._save()
-            if stop:
                 return self._finish("interrupted")
-        if config.keep != "nothing":
-            self._save()
+            due = bool(config.checkpoint_every) and self.step % config.checkpoint_every == 0
+            if (due or config.keep.due(self.step, better)) and not last:
+                self._save(or_go_on=True)
+        if config.keep.kind_name == "nothing":
+            record = self._finish("finished")
+            for old in ckpt.checkpoints(self.folder / "checkpoints"):
+                disk.discard(old)
+            return record
+        self._save()
         return self._finish("finished")
+
+    def _tell(self, row: dict[str, Any], on_step: OnStep | None) -> None:
+        """The row on disk first, then what it says, to whoever listens."""
+        self.metrics.add(row)
+        row = finite(row)
+        new, slow = self.watch.feed(row), self.pace.feed(row)
+        self.sinks.log(row)
+        if self.writer.due(self.step):
+            rows, problem = self.writer.write(self.step, self.decoder)
+            new += [] if problem is None else [problem]
+            for i, sample in enumerate(rows):
+                self.sinks.text(f"sample/{i}", sample["prompt"] + sample["text"], self.step)
+        new += self.sinks.failed
+        self.sinks.failed = []
+        self.warnings += new
+        self.slow += slow
+        if on_step is not None:
+            on_step({**row, "warnings": [*new, *slow]})
 
     def _update(self) -> dict[str, Any]:
         config, optimizer = self.config, self.optimizer
@@ -233,7 +305,8 @@ class _Run:
             self.ema.update()
         return clipped
 
-    def _evaluate(self, row: dict[str, Any]) -> None:
+    def _evaluate(self, row: dict[str, Any]) -> bool:
+        """Put what validation says into the row; True where it is better than ever."""
         config = self.config
         packing, precision = config.data.packing, config.precision
         found: Evaluation = evaluate(self.decoder, self.corpus, config.seq_len, packing=packing, precision=precision)
@@ -245,18 +318,28 @@ class _Run:
             with self.ema.in_place():
                 mean = evaluate(self.decoder, self.corpus, config.seq_len, packing=packing, precision=precision)
             row["ema_val_loss"] = mean.loss
-        if found.loss < self.best[0]:
+        better = found.loss < self.best[0]
+        if better:
             self.best = (found.loss, self.step)
-            if self.config.keep == "best_and_last" and self.step < self.config.steps:
-                self._save()
+        return better
 
-    def _save(self) -> None:
+    def _save(self, *, or_go_on: bool = False) -> None:
+        """Write a checkpoint, then remove what the run's rule does not keep.
+
+        ``or_go_on``: where it cannot be written the run goes on, with a warning; the checkpoints before are kept.
+        """
         self.metrics.flush()
         state = {"cpu_seconds": self._cpu_seconds(), "best": [finite(self.best[0]), self.best[1]]}
         root = self.folder / "checkpoints"
         ema = None if self.ema is None else self.ema.mean
-        ckpt.save_checkpoint(root, self.step, self.decoder, self.optimizer, state, ema)
-        ckpt.retain(root, {self.best[1]} if self.config.keep == "best_and_last" else set())
+        try:
+            ckpt.save_checkpoint(root, self.step, self.decoder, self.optimizer, state, ema)
+        except ckpt.SaveError as error:
+            if not or_go_on:
+                raise
+            self.warnings.append(f"step {self.step}: {error}; training goes on")
+            return
+        ckpt.retain(root, self.config.keep, self.best[1], self.step)
 
     def _cpu_seconds(self) -> float:
         return self.carried_cpu + time.process_time() - self.began
@@ -265,42 +348,18 @@ class _Run:
         rows = self.metrics.rows
         self.metrics.flush()
         final = summary(rows, self.decoder, self.best)
+        final["groups"] = groups_summary(self.groups)
         final["timing"] = timing(rows, self._cpu_seconds())
+        final["timing"].update(self._usage(final["timing"]["tokens_per_s"]))
         if self.warnings:
             final["warnings"] = self.warnings
         write_json(self.folder / RECORD, {"digest": self.digest, "status": status, "final": final})
         return load_record(self.folder)
 
-
-def summary(rows: list[dict[str, Any]], decoder: Decoder, best: tuple[float, int]) -> dict[str, Any]:
-    """The numbers of a run that depend on nothing but its configuration."""
-    evals = [row for row in rows if "val_loss" in row]
-    peaks = [m for row in rows for m in row.get("max_logit", []) if m is not None]
-    norms = [row["grad_norm"] for row in rows if row["grad_norm"] is not None]
-    last = evals[-1] if evals and evals[-1]["step"] == rows[-1]["step"] else {}
-    return {
-        "val_loss": last.get("val_loss"),
-        "val_stderr": last.get("val_stderr"),
-        "val_bits_per_byte": last.get("val_bits_per_byte"),
-        **({"ema_val_loss": last["ema_val_loss"]} if "ema_val_loss" in last else {}),
-        "best_val_loss": finite(best[0]),
-        "best_step": best[1],
-        "initial_loss": rows[0]["loss"] if rows else None,
-        "steps_done": len(rows),
-        "params": sum(p.numel() for p in decoder.parameters()),
-        "max_logit": max(peaks, default=None),
-        "grad_norm_max": max(norms, default=None),
-    }
-
-
-def timing(rows: list[dict[str, Any]], cpu_seconds: float) -> dict[str, Any]:
-    """What the run cost here: CPU-seconds, and the median update with its quartiles (CPU time on a CPU, else wall)."""
-    steps = [row["step_ms"] for row in rows[2:] or rows]  # the first updates warm caches
-    quartiles = statistics.quantiles(steps, n=4) if len(steps) > 1 else [steps[0]] * 3 if steps else [math.nan] * 3
-    rates = [row["tokens_per_s"] for row in rows]
-    return {
-        "cpu_seconds": cpu_seconds,
-        "step_ms": {"median": quartiles[1], "q25": quartiles[0], "q75": quartiles[2]},
-        "tokens_per_s": statistics.median(rates) if rates else None,
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
+    def _usage(self, tokens_per_s: float | None) -> dict[str, Any]:
+        """MFU where the device's peak is known; and when updates became slow."""
+        out: dict[str, Any] = {"warnings": self.slow} if self.slow else {}
+        ceiling, work = ceiling_of(self.config), train_flops(self.config)
+        if ceiling is not None and work is not None and tokens_per_s is not None:
+            out |= {"mfu": tokens_per_s * work / ceiling.flops, "mfu_of": ceiling.name}
+        return out

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from assay.training.config import RunConfig
 from assay.training.folder import FolderError, read_metrics
@@ -34,6 +35,29 @@ class RunRecord:
     final: dict[str, Any]
     metrics: list[dict[str, Any]] = field(repr=False)
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics, a row an update."""
+        return self.metrics
+
+    def frame(self, library: Literal["any", "pandas", "polars"] = "any") -> Any:
+        """The metrics as a DataFrame of pandas or of polars, whichever is installed; a row an update.
+
+        A column a number; values by corpus get one each (``val_loss_by_part.code``), values by layer stay lists. What a
+        row does not have is missing there. Raises ImportError where there is none of them.
+        """
+        names = ("pandas", "polars") if library == "any" else (library,)
+        rows = [_flat(row) for row in self.metrics]
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        for name in names:
+            try:
+                module = import_module(name)
+            except ImportError:
+                continue
+            table = {key: [row.get(key) for row in rows] for key in columns}
+            return module.DataFrame(table) if name == "pandas" else module.DataFrame(table, strict=False)
+        raise ImportError(f"a frame needs {' or '.join(names)}: pip install {names[0]}")
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "folder": str(self.folder),
@@ -42,6 +66,13 @@ class RunRecord:
             "final": self.final,
             "config": self.config.to_dict(),
         }
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in row.items():
+        out |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+    return out
 
 
 def load_record(folder: str | Path) -> RunRecord:
