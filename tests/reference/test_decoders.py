@@ -66,6 +66,7 @@ def test_placement(placement: str, norm: str, seed: int) -> None:
 # --- attention ---
 
 WINDOW = {"kind": "window", "size": 3}
+STEPS = {"kind": "by_position", "beta": 0.7, "period": 3}
 ATTENTION: dict[str, dict[str, Any]] = {
     "mha": {"n_kv_heads": 4},
     "mqa": {"n_kv_heads": 1},
@@ -100,19 +101,11 @@ ATTENTION: dict[str, dict[str, Any]] = {
         "qk_norm": {"over": "head", "norm": RMS, "gain_per": "head", "order": "after_rope"}
     },
     "qk-norm of the width after rope": {"qk_norm": {"over": "width", "norm": RMS, "order": "after_rope"}},
-    "query scale": {"query_scale": {"kind": "by_position", "beta": 0.7, "period": 3}},
-    "query scale, from 1, capped": {
-        "query_scale": {"kind": "by_position", "beta": 0.7, "period": 4, "first": 1},
-        "soft_cap": 0.6,
-    },
+    "query scale": {"query_scale": STEPS},
+    "query scale, from 1, capped": {"query_scale": {**STEPS, "period": 4, "first": 1}, "soft_cap": 0.6},
     "differential": {"differential": {"kind": "pairs", "norm": NORMS["no gain"]}},
     "differential, a start": {"differential": {"kind": "pairs", "norm": LAYER, "start": 0.3}, "inner_norm": RMS},
-    "differential, MHA, no norm": {
-        "differential": {"kind": "pairs", "norm": "none"},
-        "n_kv_heads": 4,
-        "sinks": "per_head",
-        "span": WINDOW,
-    },
+    "differential, no norm": {"differential": {"norm": "none"}, "n_kv_heads": 4, "sinks": "per_head", "span": WINDOW},
     "clip before qk-norm": {"clip_qkv": 0.5, "qk_norm": {"over": "head", "norm": RMS}},
     "interleaved": {"position": {**ROPE, "layout": "interleaved"}},
     "partial": {"position": {**ROPE, "fraction": 0.5}},
@@ -370,14 +363,8 @@ MUTATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "clip": ({"clip_qkv": 0.5}, {}),
     "scale": ({}, {"scale": "inv_head_dim"}),
     "order": (ATTENTION["qk-norm a head"], ATTENTION["qk-norm after rope"]),
-    "start of lambda": (
-        {"differential": {"norm": RMS, "start": 0.3}},
-        {"differential": {"norm": RMS, "start": 0.31}},
-    ),
-    "period": (
-        {"query_scale": {"kind": "by_position", "beta": 0.7, "period": 3}},
-        {"query_scale": {"kind": "by_position", "beta": 0.7, "period": 4}},
-    ),
+    "start of lambda": ({"differential": {"norm": RMS, "start": 0.3}}, {"differential": {"norm": RMS, "start": 0.31}}),
+    "period": ({"query_scale": STEPS}, {"query_scale": {**STEPS, "period": 4}}),
     "eps": ({"qk_norm": {"over": "head", "norm": RMS}}, {"qk_norm": {"over": "head", "norm": {**RMS, "eps": 2e-3}}}),
 }
 
