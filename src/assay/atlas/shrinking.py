@@ -98,10 +98,12 @@ def _heads(table: Table, to: Shrink) -> tuple[int, int, int]:
     wanted = heads * head_dim / to.d * to.new_d
     group = 1 if kv == 1 else heads // kv
     step = 1 if table["differential"]["kind"] == "none" else 2  # heads whose maps are subtracted come in pairs
+    qk = table["qk_norm"]
+    least = 2 if qk["kind"] != "none" and qk["over"] == "width" else 1  # with one head, its width is the head's
     best: tuple[float, tuple[int, int, int]] | None = None
     for new_group in (g for g in range(group, 0, -1) if group % g == 0):
         for size in _head_dims(table, head_dim):
-            k = max(1, round(wanted / (new_group * size * step))) * step
+            k = max(-(-least // (new_group * step)), round(wanted / (new_group * size * step))) * step
             found = (new_group * k, 1 if kv == 1 else k, size)
             cost = 2 * abs(math.log(found[0] * size / wanted))
             cost += 0.5 * math.log(head_dim / size) + 1.5 * math.log(group / new_group)
