@@ -49,6 +49,7 @@ def written(folder: Path, dtype: str) -> Path:
     if out.exists():
         return out
     config = json.loads((folder / "config.json").read_text())
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     writer = gguf.GGUFWriter(str(out) + ".partial", "llama")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -56,11 +57,11 @@ def written(folder: Path, dtype: str) -> Path:
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_dimension_count(head_dim)
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
     kind = gguf.GGMLQuantizationType.F32 if dtype == "fp32" else gguf.GGMLQuantizationType.BF16
@@ -70,7 +71,7 @@ def written(folder: Path, dtype: str) -> Path:
             _, _, i, rest = stem.split(".", 3)
             new = f"blk.{i}.{NAMES[rest]}.{ending}"
             if rest in ("self_attn.q_proj", "self_attn.k_proj"):  # rows in the order of neighbouring channels
-                heads = value.shape[0] // config["head_dim"]
+                heads = value.shape[0] // head_dim
                 value = value.reshape(heads, 2, -1, value.shape[1]).swapaxes(1, 2).reshape(value.shape)
         else:
             new = f"{NAMES[stem]}.{ending}"

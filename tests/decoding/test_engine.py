@@ -180,6 +180,29 @@ def test_weights_that_change_are_laid_out_anew() -> None:
     assert_close(engine.step(ids[:, 5]), decoder(ids)[:, -1].detach(), 1e-5)
 
 
+def test_what_replaces_a_linear_or_hooks_a_part_is_called() -> None:
+    """An adapter in a linear's place, a hook on a feed-forward part or a norm: the step does as the model does."""
+
+    class Adapted(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+            self.weight, self.bias = inner.weight, inner.bias
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 0.5 * self.inner(x)
+
+    decoder = random_decoder(resolve(LLAMA), 0)
+    decoder.layers[0].mixer.v = Adapted(decoder.layers[0].mixer.v)
+    decoder.layers[1].ffn.register_forward_hook(lambda module, args, out: out * 2)
+    decoder.layers[0].register_forward_hook(lambda module, args, out: out - 0.1)
+    decoder.layers[2].residual.mixer.input_norm.register_forward_hook(lambda module, args, out: out * 3)
+    ids = random_ids(decoder.recipe, 2, 6, 0)
+    engine = Engine(decoder, 2, 6)
+    engine.prefill(ids[:, :5])
+    assert_close(engine.step(ids[:, 5]), decoder(ids)[:, -1].detach())
+
+
 def test_a_decoder_in_training_stays_there_and_drops_nothing() -> None:
     table = {**LLAMA, "embedding": {"tied": False, "dropout": 0.5}}
     decoder = random_decoder(resolve(table), 0).train()

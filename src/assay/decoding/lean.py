@@ -70,17 +70,19 @@ class Lean:
         return self._product([linear.weight for linear in linears], [linear.bias for linear in linears])
 
     def _part(self, module: nn.Module) -> Part:
-        if type(module) is Attention:
-            gate = [module.gate] if module.spec.output_gate != "none" else []
-            return LeanAttention(module, self._linears(module.q, module.k, module.v, *gate), self._linears(module.o))
-        if type(module) is Glu:
-            return _glu(module, self._linears(module.gate, module.up), self._linears(module.down))
-        if type(module) is Mlp:
-            return _mlp(module, self._linears(module.up), self._linears(module.down))
+        if _as_built(module):
+            if type(module) is Attention:
+                gate = [module.gate] if module.spec.output_gate != "none" else []
+                return LeanAttention(
+                    module, self._linears(module.q, module.k, module.v, *gate), self._linears(module.o)
+                )
+            if type(module) is Glu:
+                return _glu(module, self._linears(module.gate, module.up), self._linears(module.down))
+            if type(module) is Mlp:
+                return _mlp(module, self._linears(module.up), self._linears(module.down))
         if type(module) is Sum:
             return self._sum(module)
-        self.modal = True
-        return lambda x, ctx: module(x.unsqueeze(1), ctx).squeeze(1)
+        return self._whole(module)
 
     def _sum(self, module: Sum) -> Part:
         terms = []
@@ -101,11 +103,26 @@ class Lean:
         return run
 
     def _block(self, block: Block) -> Part:
+        if block._forward_hooks or block._forward_pre_hooks:
+            return self._whole(block)
         rules = block.residual
         sides: list[Any] = [(getattr(rules, name), self._part(getattr(block, name))) for name in block.sublayers]
         if rules.serial:
             return _serial([(rule, part) for rule, part in sides])
         return _parallel(rules, sides)
+
+    def _whole(self, module: nn.Module) -> Part:
+        """A module called as the decoder calls it."""
+        self.modal = True
+        return lambda x, ctx: module(x.unsqueeze(1), ctx).squeeze(1)
+
+
+def _as_built(module: nn.Module) -> bool:
+    """True where nothing inside was put in a linear's place (an adapter) or hooked: the weights then say all."""
+    inside = list(module.modules())
+    linears = [getattr(module, name, None) for name in ("q", "k", "v", "o", "gate", "up", "down")]
+    replaced = any(part is not None and type(part) is not Linear for part in linears)
+    return not replaced and not any(part._forward_hooks or part._forward_pre_hooks for part in inside)
 
 
 # --- norms, scales and other calls of one argument; None stands for the identity
@@ -114,6 +131,8 @@ class Lean:
 def _unary(module: nn.Module) -> Unary | None:
     if isinstance(module, nn.Identity):
         return None
+    if module._forward_hooks or module._forward_pre_hooks:
+        return module
     if type(module) is RmsNorm and len(module.shape) == 1:
         return _rms(module)
     if type(module) is LayerNorm and len(module.shape) == 1:

@@ -18,8 +18,8 @@ Run = Callable[[Tensor], Tensor]
 
 _MEASURED = 1 << 20  # bytes of a group of equal products below which the plain one does
 _COLD = 64 << 20  # bytes to go through, so that no cache holds them
-_ROUNDS = 5
-_MARGIN = 0.95  # a copy of a weight must be at least so much faster than the weight itself
+_ROUNDS = 12
+_MARGIN = 0.9  # another layout takes the place of the expected one where its time is below this share of it
 
 
 class Product:
@@ -188,17 +188,21 @@ def _choose(key: tuple[Any, ...], group: list[Product], batch: int) -> str:
 
 
 def _measured(sample: list[Product], layouts: Sequence[str], batch: int) -> str:
-    """The layout whose best round was fastest; the rounds of all are interleaved."""
+    """The layout whose best round was fastest; the rounds of all are interleaved, for other work on the machine.
+
+    What is expected to win is kept unless another is clearly faster, so that noise does not decide.
+    """
     runs = {name: [LAYOUTS[name](p.weight, p.bias, batch)[0] for p in sample] for name in layouts}
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(batch, sample[0].shape[1], generator=generator).to(sample[0].weights[0].dtype)
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     best = dict.fromkeys(layouts, float("inf"))
     for _ in range(_ROUNDS):
         for name in layouts:
-            began = time.perf_counter()
+            began = clock()
             for run in runs[name]:
                 run(x)
-            best[name] = min(best[name], time.perf_counter() - began)
+            best[name] = min(best[name], clock() - began)
+    expected = next(name for name in ("bags", "onednn", "plain") if name in layouts)
     fastest = min(layouts, key=best.__getitem__)
-    alone = len(sample[0].weights) == 1
-    return "plain" if alone and best["plain"] * _MARGIN <= best[fastest] else fastest
+    return fastest if best[fastest] < _MARGIN * best[expected] else expected
