@@ -274,6 +274,9 @@ def test_the_verb(run: Path, tasks: Path) -> None:
     assert 0 <= found["tasks"]["choices"]["acc"] <= 1
     assert found["documents"] == {"choices": 5, "rolling": 5}
     assert "acc_norm" in told(*asked, "--limit", "2")
+    writing = (str(run), "--tasks", "writing", "--include-path", str(tasks), "--limit", "2", "--json")
+    assert json.loads(told(*writing, "--gen-kwargs", "max_gen_toks=3"))["gen_kwargs"] == "max_gen_toks=3"
+    assert "max_gen_toks: 99 new tokens" in told(*writing, "--gen-kwargs", "max_gen_toks=99", code=2)
     missing = told(str(run), "--tasks", "choises", "--include-path", str(tasks), code=2)
     assert "choises" in missing
     assert "choices" in missing

@@ -26,6 +26,9 @@ def run(
     num_fewshot: Annotated[
         int | None, typer.Option("--num-fewshot", metavar="N", min=0, help="Solved examples before each question.")
     ] = None,
+    gen_kwargs: Annotated[
+        str | None, typer.Option("--gen-kwargs", metavar="K=V,K=V", help="Laid over a task's own: max_gen_toks=32.")
+    ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put questions in the tokenizer's chat template.")] = False,
     batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rows a pass.")] = 8,
     max_length: Annotated[
@@ -61,7 +64,9 @@ def run(
         model = _model(
             source, tokenizer=tokenizer, max_length=max_length, batch_size=batch, dtype=_dtype(dtype), device=device
         )
-        found = _evaluated(model, names, include_path, limit=limit, num_fewshot=num_fewshot, chat=chat)
+        found = _evaluated(
+            model, names, include_path, limit=limit, num_fewshot=num_fewshot, gen_kwargs=gen_kwargs, chat=chat
+        )
     if json:
         print_json({"model": str(source), "digest": model.opened.decoder.recipe.digest, **found})
     else:

@@ -148,13 +148,11 @@ def run(
     _check_call(prompt, input_, output)
     if logprobs and not (json or input_):
         raise UserError("--logprobs: goes into JSON; add --json, or --input and --output")
+    options = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
     with faults():
         from assay.decoding import Sampling
 
-        sampling = Sampling.of(
-            temperature=temperature, top_k="all" if top_k is None else top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty,
-        )  # fmt: skip
+        sampling = Sampling.of(**options, top_k="all" if top_k is None else top_k)
         opened = open_source(source, dtype, device)
         found = opened.tokenizer(tokenizer)
         talk = found.chat_template is not None if chat is None else chat
