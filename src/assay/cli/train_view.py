@@ -63,7 +63,8 @@ class State:
     @property
     def rate(self) -> float:
         """Tokens a second over the last updates: of their sum, so that a slow one counts for its time."""
-        return len(self.rates) / sum(1 / max(rate, 1e-9) for rate in self.rates) if self.rates else math.nan
+        rates = tuple(self.rates)  # the screen is drawn by a thread of its own
+        return len(rates) / sum(1 / max(rate, 1e-9) for rate in rates) if rates else math.nan
 
     @property
     def eta(self) -> float:

@@ -361,7 +361,8 @@ class _Run:
     def _usage(self, tokens_per_s: float | None) -> dict[str, Any]:
         """MFU where the device's peak is known; and when updates became slow."""
         out: dict[str, Any] = {"warnings": self.slow} if self.slow else {}
-        ceiling, work = ceiling_of(self.config), train_flops(self.config)
+        ceiling = ceiling_of(self.config)
+        work = None if ceiling is None else train_flops(self.config)
         if ceiling is not None and work is not None and tokens_per_s is not None:
             out |= {"mfu": tokens_per_s * work / ceiling.flops, "mfu_of": ceiling.name}
         return out
