@@ -124,6 +124,7 @@ class Fake(types.ModuleType):
         self.fails_at = fails_at
 
     def init(self, **settings: Any) -> Fake:
+        print("a service that talks")
         self.calls.append(("init", settings))
         return self
 
@@ -138,7 +139,7 @@ class Fake(types.ModuleType):
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_service_is_told_every_row_and_goes_on_after_a_stop(
-    name: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = Fake(name)
     monkeypatch.setitem(sys.modules, name, fake)
@@ -156,6 +157,8 @@ def test_a_service_is_told_every_row_and_goes_on_after_a_stop(
     assert name != "wandb" or begun[0]["mode"] == "offline"
     assert json.dumps(begun[0]["config"])
     assert fake.calls[-1] == ("finish", None)
+    said = capsys.readouterr()
+    assert not said.out and "a service that talks" in said.err
     logged = dict(call[1] for call in fake.calls if call[0] == "log")
     assert logged[1]["loss"] == read_metrics(tmp_path / "r" / "metrics.jsonl")[0]["loss"]
     assert {"residual_rms/0", "max_logit/1"} <= logged[1].keys()
