@@ -53,8 +53,9 @@ def test_the_numbers_of_the_view() -> None:
     assert said["speed"] == f"{held.rate:,.0f} tokens/s, MFU {held.rate * 100 / 1e9:.1%} of {Ceiling.name}"
     assert "3.8000 now" in said["loss"]
     held.feed(row(3, loss=None, grad_norm=None, max_logit=[None, 12.0]))
-    assert "nan now" in dict(held.said())["loss"] and "not finite" in dict(held.said())["update"]
-    assert dict(held.said())["logits"] == "largest attention logit 12"
+    assert "nan now" in dict(held.said())["loss"] and "not finite" in dict(held.said())["rate"]
+    held.feed(row(4))
+    assert dict(held.said())["logits"] == "largest attention logit 12"  # the last that is known
 
 
 def test_no_peak_is_said_so() -> None:

@@ -234,6 +234,32 @@ def test_whatever_a_record_says_stays_text(kind: str) -> None:
     assert not any(key.startswith("on") for _, attrs in page.tags for key in attrs)
 
 
+def test_a_runs_page_says_what_the_record_has() -> None:
+    page = Page(made("run"))
+    for words in (
+        "finished",
+        "2.440",
+        "41%",
+        "3.540",
+        "loss spike",
+        "muon decay",
+        "attn_in, ffn_in",
+        "196,864",
+        "one that is fast",
+        "stdlib",
+        "def f(",
+        "return 240",
+        "Earlier ones",
+        "'a=b c'",
+        "nats per byte",
+    ):
+        assert words in page.text, words
+    for title in ("Loss", "Validation", "Over training", "Samples", "Repeat it", "Optimizer groups"):
+        assert title in page.text
+    cut = run_page({"run": {"status": "interrupted", "steps_done": 7, "steps": 20, "loss": 2.0}})
+    assert "interrupted after 7 of 20 updates" in Page(cut).text
+
+
 def test_text_of_a_record_never_becomes_an_expression() -> None:
     record = poisoned(fixtures.study_record(), "'+alert(1)+'")
 

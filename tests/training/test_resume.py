@@ -145,8 +145,10 @@ def test_a_full_disk_costs_a_checkpoint_not_the_run(
 ) -> None:
     config = config_for(text, steps=8, checkpoint_every=2, eval_every=0)
     train(config, tmp_path / "straight")
+    told: list[list[str]] = []
     with full_at(monkeypatch, {4, 6}):
-        record = train(config, tmp_path / "r")
+        record = train(config, tmp_path / "r", on_step=lambda row: told.append(row["warnings"]))
+    assert [len(each) for each in told] == [0, 0, 0, 0, 1, 0, 1, 0]
     warnings = record.final.pop("warnings")
     assert [w for w in warnings if "No space left" in w and "goes on" in w] == warnings and len(warnings) == 2
     assert record.status == "finished" and record.final.keys() == numbers(tmp_path / "straight")[1].keys() | {"timing"}

@@ -16,7 +16,7 @@ import pytest
 
 from assay.training import RunConfig, RunError, RunRecord, load_record, read_metrics, train
 from assay.training.sinks import KINDS, Sinks, flat
-from assay.training.speed import hardware_of, measured_ceiling, train_flops
+from assay.training.speed import ceiling_of, hardware_of, measured_ceiling, train_flops
 from assay.training.watch import Pace, Watch
 from tests.training.test_run import config_for, own_cache, text  # noqa: F401 - fixtures
 
@@ -124,6 +124,7 @@ class Fake(types.ModuleType):
         self.fails_at = fails_at
 
     def init(self, **settings: Any) -> Fake:
+        print("a service that talks")
         self.calls.append(("init", settings))
         return self
 
@@ -138,7 +139,7 @@ class Fake(types.ModuleType):
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_service_is_told_every_row_and_goes_on_after_a_stop(
-    name: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = Fake(name)
     monkeypatch.setitem(sys.modules, name, fake)
@@ -156,6 +157,8 @@ def test_a_service_is_told_every_row_and_goes_on_after_a_stop(
     assert name != "wandb" or begun[0]["mode"] == "offline"
     assert json.dumps(begun[0]["config"])
     assert fake.calls[-1] == ("finish", None)
+    said = capsys.readouterr()
+    assert not said.out and "a service that talks" in said.err
     logged = dict(call[1] for call in fake.calls if call[0] == "log")
     assert logged[1]["loss"] == read_metrics(tmp_path / "r" / "metrics.jsonl")[0]["loss"]
     assert {"residual_rms/0", "max_logit/1"} <= logged[1].keys()
@@ -278,3 +281,23 @@ def test_the_flops_are_the_budgets_and_a_ceiling_is_measured(text: Path) -> None
     assert train_flops(config) == budget(config.recipe, batch=1, seq_len=32).flops.train_per_token
     ceiling = measured_ceiling(config, size=128, seconds=0.0)
     assert ceiling.flops > 1e6 and "measured here" in ceiling.name
+
+
+@pytest.mark.parametrize(
+    ("precision", "tf32", "tflops"), [("bf16", "highest", 989.4), ("fp32", "highest", 66.9), ("fp32", "high", 494.7)]
+)
+def test_the_peak_is_that_of_the_precision(
+    precision: str, tf32: str, tflops: float, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    config = config_for(text, precision=precision, numerics={"device": "cuda"})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: tf32)
+    ceiling = ceiling_of(config)
+    assert ceiling is not None and ceiling.flops == pytest.approx(tflops * 1e12)
+    assert ceiling.name.startswith("h200-sxm") and f"{tflops:g} TFLOP/s" in ceiling.name
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A device of tomorrow")
+    assert ceiling_of(config) is None
+    assert ceiling_of(config_for(text)) is None

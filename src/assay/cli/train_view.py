@@ -35,6 +35,7 @@ class State:
     weight: float = 0.0
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     validation: dict[str, Any] = field(default_factory=dict)
+    peak: float | None = None
     warnings: list[str] = field(default_factory=list)
     began: float = 0.0
 
@@ -49,6 +50,7 @@ class State:
         self.warnings += row.get("warnings", [])
         if "val_loss" in row:
             self.validation = row
+        self.peak = max((m for m in row.get("max_logit") or () if m is not None), default=self.peak)
         if row["loss"] is not None:
             self.smooth = _SMOOTH * self.smooth + (1 - _SMOOTH) * row["loss"]
             self.weight = _SMOOTH * self.weight + (1 - _SMOOTH)
@@ -61,7 +63,8 @@ class State:
     @property
     def rate(self) -> float:
         """Tokens a second over the last updates: of their sum, so that a slow one counts for its time."""
-        return len(self.rates) / sum(1 / max(rate, 1e-9) for rate in self.rates) if self.rates else math.nan
+        rates = tuple(self.rates)  # the screen is drawn by a thread of its own
+        return len(rates) / sum(1 / max(rate, 1e-9) for rate in rates) if rates else math.nan
 
     @property
     def eta(self) -> float:
@@ -87,10 +90,9 @@ class State:
             ("loss", f"{self.loss:.4f} smoothed, {loss:.4f} now"),
             ("validation", _validation(self.validation) or "none yet"),
             ("speed", f"{self.rate:,.0f} tokens/s, {self.mfu}"),
-            ("update", f"learning rate {row['lr']:.2e}, gradient norm {norm}"),
+            ("rate", f"learning rate {row['lr']:.2e}, gradient norm {norm}"),
         ]
-        peaks = [m for m in row.get("max_logit") or () if m is not None]
-        return [*found, ("logits", f"largest attention logit {max(peaks):.3g}")] if peaks else found
+        return found if self.peak is None else [*found, ("logits", f"largest attention logit {self.peak:.3g}")]
 
     def line(self) -> str:
         """All of it on one line."""

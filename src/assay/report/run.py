@@ -77,7 +77,7 @@ def _samples(record: Record) -> tuple[list[Record], list[Record]]:
 
 def _groups(run: Record) -> Table | None:
     """The optimizer's groups, a row each."""
-    columns = ["group", "roles", "rule", "tensors", "parameters", "weight decay", "learning rate times"]
+    columns = ["group", "roles", "rule", "tensors", "parameters", "decay", "lr ×"]
     rows = [
         [
             head(text(g, "name")),

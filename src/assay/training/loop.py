@@ -155,6 +155,7 @@ class _Run:
     carried_cpu: float = 0.0
     best: tuple[float, int] = (math.inf, 0)
     warnings: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)  # told with the next row
     pace: Pace = field(default_factory=Pace)
     slow: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.process_time)
@@ -179,14 +180,14 @@ class _Run:
         torch.manual_seed(config.seed)  # dropout; weights have their own streams
         watch = Watch(corpus.unigram_entropy)
         run = cls(config, folder, digest, corpus, decoder, optimizer, Metrics(folder / METRICS), watch, groups, ema)
-        found, run.warnings = ckpt.latest(folder / "checkpoints")
+        found, run.late = ckpt.latest(folder / "checkpoints")
         if found is not None:
             run._restore(ckpt.load_checkpoint(found, checked=True))
         elif start is None and isinstance(config.init_from, InitFrom):
             problem = Problem("init_from", "its weights were not given", config.init_from.source, "", "", True)
             raise RunError([problem], "run")
-        elif run.warnings:
-            run.warnings.append("no sound checkpoint was left: the run began again")
+        elif run.late:
+            run.late.append("no sound checkpoint was left: the run began again")
         run.metrics.resume(run.step)
         for row in run.metrics.rows:
             run.warnings += watch.feed(row)
@@ -239,7 +240,8 @@ class _Run:
         """The row on disk first, then what it says, to whoever listens."""
         self.metrics.add(row)
         row = finite(row)
-        new, slow = self.watch.feed(row), self.pace.feed(row)
+        new, slow = [*self.late, *self.watch.feed(row)], self.pace.feed(row)
+        self.late = []
         self.sinks.log(row)
         if self.writer.due(self.step):
             rows, problem = self.writer.write(self.step, self.decoder)
@@ -337,7 +339,7 @@ class _Run:
         except ckpt.SaveError as error:
             if not or_go_on:
                 raise
-            self.warnings.append(f"step {self.step}: {error}; training goes on")
+            self.late.append(f"step {self.step}: {error}; training goes on")
             return
         ckpt.retain(root, self.config.keep, self.best[1], self.step)
 
@@ -351,15 +353,16 @@ class _Run:
         final["groups"] = groups_summary(self.groups)
         final["timing"] = timing(rows, self._cpu_seconds())
         final["timing"].update(self._usage(final["timing"]["tokens_per_s"]))
-        if self.warnings:
-            final["warnings"] = self.warnings
+        if self.warnings or self.late:
+            final["warnings"] = [*self.warnings, *self.late]
         write_json(self.folder / RECORD, {"digest": self.digest, "status": status, "final": final})
         return load_record(self.folder)
 
     def _usage(self, tokens_per_s: float | None) -> dict[str, Any]:
         """MFU where the device's peak is known; and when updates became slow."""
         out: dict[str, Any] = {"warnings": self.slow} if self.slow else {}
-        ceiling, work = ceiling_of(self.config), train_flops(self.config)
+        ceiling = ceiling_of(self.config)
+        work = None if ceiling is None else train_flops(self.config)
         if ceiling is not None and work is not None and tokens_per_s is not None:
             out |= {"mfu": tokens_per_s * work / ceiling.flops, "mfu_of": ceiling.name}
         return out

@@ -6,7 +6,9 @@ Each is imported when it is asked for. A sink that fails is left out from then o
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -126,7 +128,8 @@ class Sinks:
 
     def _try(self, name: str, what: str, call: Callable[[], object]) -> None:
         try:
-            call()
+            with redirect_stdout(sys.stderr):  # what they say is not a verb's answer
+                call()
         except Exception as error:  # of a service that the run does not depend on
             self.open.pop(name, None)
             reason = str(error).splitlines()[0] if str(error) else ""

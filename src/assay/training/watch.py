@@ -17,6 +17,7 @@ _LOGITS = (1e4, 1e3)  # an attention logit this large leaves softmax one-hot and
 _DEAD = 0.05  # nats below H that still count as nothing learned
 _PATIENCE = 200  # updates after which a run should have learned something
 _SLOW = 0.6  # of the earlier median of tokens a second
+_LONG = 1000  # updates that the earlier median is taken over
 _MOST = 12  # sentences of one kind
 
 
@@ -106,15 +107,18 @@ class Pace:
     """Tells when tokens a second drop. Of this machine's mood, so apart from :class:`Watch`."""
 
     def __init__(self) -> None:
-        self.rates: list[float] = []
+        self.rates: deque[float] = deque(maxlen=_LONG)
+        self.seen = 0
         self.slow = False
 
     def feed(self, row: dict[str, Any]) -> list[str]:
         """What is new with this row."""
         self.rates.append(row["tokens_per_s"])
-        if len(self.rates) < 3 * _FEW or len(self.rates) % _FEW:
+        self.seen += 1
+        if len(self.rates) < 3 * _FEW or self.seen % _FEW:
             return []
-        now, before = median(self.rates[-_FEW:]), median(self.rates[2:-_FEW])
+        rates = list(self.rates)
+        now, before = median(rates[-_FEW:]), median(rates[2:-_FEW])
         was, self.slow = self.slow, now < _SLOW * before
         if not self.slow or was:
             return []
