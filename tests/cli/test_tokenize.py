@@ -154,3 +154,29 @@ def test_bad_data_is_named_before_the_first_update(
     assert done.exit_code == 2, done.output
     assert said in done.stderr
     assert not (bins / "never").exists()
+
+
+def test_a_run_keeps_its_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of a run on a BPE can be read when the file that it named is gone."""
+    from assay import RunConfig, load, train
+    from assay.interop import open_folder
+
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "words.txt").write_text("\n\n".join(f"the cat sat on mat {n} of {n * n}" for n in range(900)))
+    tok = tmp_path / "tok.json"
+    argv = ["tokenize", "train", str(tmp_path / "words.txt"), "--vocab-size", "280", "-o", str(tok)]
+    assert CliRunner().invoke(app, argv).exit_code == 0
+    table = {
+        "recipe": load("tiny/base", ["vocab_size=280", "n_layers=1"]),
+        "seq_len": 16,
+        "batch_size": 2,
+        "steps": 1,
+        "data": {"corpus": str(tmp_path / "words.txt"), "tokenizer": str(tok), "val_bytes": 1024},
+        "schedule": {"kind": "constant", "lr": 1e-3},
+    }
+    record = train(RunConfig.from_dict(table), tmp_path / "run")
+    tok.unlink()
+    told = json.loads((record.folder / "manifest.json").read_text())["corpus"]
+    read = open_folder(record.folder).tokenizer()
+    assert read.decode(read.encode("the cat")) == "the cat"
+    assert told["eos"] in read.stop_ids

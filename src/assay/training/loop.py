@@ -133,6 +133,8 @@ def _claim(folder: Path, config: RunConfig, digest: str, corpus: Corpus) -> None
         "corpus": corpus.describe(),
         "environment": {**environment(config.numerics.device, config.numerics.threads), **provenance()},
     }
+    if corpus.tokenizer_file is not None:
+        (folder / "tokenizer.json").write_bytes(corpus.tokenizer_file.read_bytes())  # again, should the manifest lack
     write_json(path, manifest)
     (folder / "recipe.toml").write_text(config.built.to_toml(), encoding="utf-8")
 

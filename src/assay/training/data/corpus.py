@@ -180,8 +180,14 @@ class Corpus:
         seen = np.bincount(self.val, minlength=self.vocab_size)
         return float(-(seen * np.log(p)).sum() / seen.sum())
 
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The ``tokenizer.json`` that cut it; None for bytes."""
+        path = self.parts[0].bins.folder / "tokenizer.json"
+        return path if path.is_file() else None
+
     def describe(self) -> dict[str, Any]:
-        """Plain facts for a manifest or a report."""
+        """Plain facts for a manifest or a report; ``bos``, ``eos``: ids before and after each document, or None."""
         facts = {
             "name": self.name,
             "files": self.documents,
@@ -193,6 +199,7 @@ class Corpus:
             "sha256": self.sha256,
             "tokenizer": self.tokenizer,
             "tokenizer_sha256": self.tokenizer_sha256,
+            **{end: self.parts[0].bins.tokenizer[end] for end in ("bos", "eos")},
             "vocab_size": self.vocab_size,
             "unigram_entropy": self.unigram_entropy,
         }

@@ -15,10 +15,10 @@ STEPS = 5
 
 def norm_of(x: Tensor) -> Tensor:
     """Frobenius norm, also of entries whose squares leave the range of float32."""
-    if x.is_cuda:
-        return torch.linalg.vector_norm(x, dtype=torch.float64).to(x.dtype)  # no wait for the number
-    norm = torch.linalg.vector_norm(x)
-    return norm if 1e-12 < float(norm) < 1e12 else torch.linalg.vector_norm(x.double()).to(x.dtype)
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64) if x.is_cuda else torch.linalg.vector_norm(x)
+    if not x.is_cuda and not 1e-12 < float(norm) < 1e12:  # on an accelerator no wait for the number
+        norm = torch.linalg.vector_norm(x.double())
+    return norm.to(x.dtype)
 
 
 def iterate(y: Tensor, steps: int = STEPS) -> Tensor:
