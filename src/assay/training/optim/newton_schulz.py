@@ -16,9 +16,13 @@ STEPS = 5
 def norm_of(x: Tensor) -> Tensor:
     """Frobenius norm, also of entries whose squares leave the range of float32."""
     if x.is_cuda:
-        return torch.linalg.vector_norm(x, dtype=torch.float64).to(x.dtype)  # no wait for the number
-    norm = torch.linalg.vector_norm(x)
-    return norm if 1e-12 < float(norm) < 1e12 else torch.linalg.vector_norm(x.double()).to(x.dtype)
+        far: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64)
+        return far.to(x.dtype)  # no wait for the number
+    norm: Tensor = torch.linalg.vector_norm(x)
+    if 1e-12 < float(norm) < 1e12:
+        return norm
+    far = torch.linalg.vector_norm(x.double())
+    return far.to(x.dtype)
 
 
 def iterate(y: Tensor, steps: int = STEPS) -> Tensor:
