@@ -18,6 +18,7 @@ from assay.recipe.init import (
     Zero,
 )
 from assay.recipe.norm import NoNorm, Norm, Shift
+from assay.recipe.parametrization import CompleteP, Mup, Standard
 from assay.recipe.phrases import activation_name
 from assay.recipe.position import LearnedPosition, NoEmbeddingPosition, SinusoidalPosition
 from assay.recipe.residual import Branch, Parallel, ParallelSharedNorm, Serial, Sublayer
@@ -199,6 +200,13 @@ def _depth(spec: Part, sizes: Sizes) -> Said:
         "deepnorm": "DeepNorm's beta on values, outputs and feed-forward",
         "fixup": "Fixup: branch ends at 0, the rest of a branch by depth",
     }[spec.kind_name]
+
+
+@says(Standard, Mup, CompleteP)
+def _parametrization(spec: Part, sizes: Sizes) -> Said:
+    if isinstance(spec, CompleteP):
+        return f"CompleteP from width {spec.base_width} and {spec.base_depth} layers, alpha {number(spec.alpha)}"
+    return f"muP from width {spec.base_width}" if isinstance(spec, Mup) else "standard parametrisation"
 
 
 @says(Init)

@@ -15,7 +15,7 @@ from torch import Tensor
 from assay.training.optim.common import descend, run_closure, sharded_like, whole
 from assay.training.optim.newton_schulz import STEPS, orthogonalise
 
-STACK_ELEMENTS = 1 << 24  # entries orthogonalised at once
+STACK_ELEMENTS = {"cpu": 1 << 19, "other": 1 << 24}  # entries orthogonalised at once; on a CPU they stay in its cache
 Adjust = Literal["original", "match_rms_adamw"]
 
 
@@ -152,7 +152,9 @@ def _neuron_normed(update: Tensor, squares: Tensor, beta: float) -> Tensor:
 
 def _limited(matrices: list[_Matrix]) -> Iterator[list[_Matrix]]:
     """Lists short enough that a stack of one stays within ``STACK_ELEMENTS``."""
-    n = max(1, STACK_ELEMENTS // max(1, matrices[0].ahead.numel()))
+    first = matrices[0].ahead
+    limit = STACK_ELEMENTS["cpu" if first.device.type == "cpu" else "other"]
+    n = max(1, limit // max(1, first.numel()))
     for i in range(0, len(matrices), n):
         yield matrices[i : i + n]
 
