@@ -251,6 +251,27 @@ def test_a_full_disk_is_exit_code_1_and_the_same_command_goes_on(place: Path, mo
     assert json.loads((place / "runs" / "run" / "record.json").read_text())["status"] == "finished"
 
 
+def test_a_run_that_goes_on_or_was_killed_has_a_page_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assay_ = inside(place, monkeypatch)
+    assert assay_("train", "run.toml", "--out", "r")[0] == 0
+    from assay.training import load_record
+
+    whole = load_record(place / "r").final
+    (place / "r" / "record.json").unlink()
+    with pytest.raises(ValueError, match="no readable run here"):
+        load_record(place / "r")
+    found = load_record(place / "r", unfinished=True)
+    assert found.status == "unfinished" and found.rows[-1]["step"] == 6
+    same = {k for k in whole if k not in ("groups", "timing")}
+    assert {k: found.final[k] for k in same} == {k: whole[k] for k in same}
+    with (place / "r" / "metrics.jsonl").open("a") as f:
+        f.write('{"step": 7, "lo')
+    assert assay_("report", "r", "--out", "page.html")[0] == 0
+    assert "unfinished after 6 of 6 updates" in (place / "page.html").read_text()
+    (place / "r" / "metrics.jsonl").write_text("")
+    assert assay_("report", "r", "--out", "page.html")[0] == 0  # not an update yet
+
+
 def test_the_command_of_a_page() -> None:
     assert command(["__main__.py", "train", "a b.toml"]) == ["assay", "train", "'a b.toml'"]
     assert command(["mine.py", "x"]) == command([]) == []

@@ -62,8 +62,11 @@ def state(folder: Path) -> dict[str, Any]:
     return {"files": weights(folder), "state": plain, "numbers": numbers(folder)}
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("stops", [(1, 2, 3, 4, 5, 6, 7, 8), (4,), (2, 7)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "stops"),
+    [("adamw", (1, 2, 3, 4, 5, 6, 7, 8)), ("adamw", (4,)), ("muon", (2, 7)), ("muon", (1, 5, 6, 8))],
+    ids=str,
+)
 def test_everything_resumed_gives_the_same_bits(name: str, stops: tuple[int, ...], tmp_path: Path) -> None:
     config = everything(tmp_path, optimizer=OPTIMIZERS[name])
     train(config, tmp_path / "straight")

@@ -16,7 +16,7 @@ def run(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Default: FOLDER/report.html.")] = None,
     json: AsJson = False,
 ) -> None:
-    """The HTML page of a study or of a run.
+    """The HTML page of a study or of a run, a running one too.
 
     One file that needs no network.
 
@@ -47,7 +47,7 @@ def _run_page(folder: Path, path: Path) -> None:
     from assay.training import FolderError, load_record
 
     try:
-        record = load_record(folder)
+        record = load_record(folder, unfinished=True)
     except FolderError as error:
         raise UserError(str(error)) from None
     write_run_page(page_record(record), path)

@@ -20,7 +20,12 @@ METRICS = {
     "batch_size": ("Sequences an update", False),
     "heads_clipped": ("Heads clipped", False),
 }
-STATUS_WORDS = {"finished": "finished", "interrupted": "interrupted", "nonfinite": "non-finite"}
+STATUS_WORDS = {
+    "finished": "finished",
+    "interrupted": "interrupted",
+    "nonfinite": "non-finite",
+    "unfinished": "unfinished",
+}
 
 
 def run_context(record: Record) -> dict[str, Any]:

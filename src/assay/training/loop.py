@@ -351,7 +351,7 @@ class _Run:
     def _finish(self, status: str) -> RunRecord:
         rows = self.metrics.rows
         self.metrics.flush()
-        final = summary(rows, self.decoder, self.best)
+        final = summary(rows, sum(p.numel() for p in self.decoder.parameters()), self.best)
         final["groups"] = groups_summary(self.groups)
         final["timing"] = timing(rows, self._cpu_seconds())
         final["timing"].update(self._usage(final["timing"]["tokens_per_s"]))

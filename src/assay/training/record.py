@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from assay.cost import tensors_of
 from assay.training.config import RunConfig
-from assay.training.folder import FolderError, read_metrics
+from assay.training.folder import FolderError, finite, read_metrics
+from assay.training.summary import summary, timing
 
 RECORD = "record.json"
 MANIFEST = "manifest.json"
@@ -21,7 +24,8 @@ class RunRecord:
     """A run, finished or not.
 
     Attributes:
-        status: ``finished``, ``interrupted`` or ``nonfinite`` (the loss or its gradient left the finite numbers).
+        status: ``finished``, ``interrupted`` or ``nonfinite`` (the loss or its gradient left the finite numbers);
+            ``unfinished`` where that was asked for.
         final: plain numbers at the end: val_loss and val_stderr (nats), initial_loss, steps_done, max_logit,
             grad_norm_max, params; and, under ``timing``, what depends on the machine's mood: cpu_seconds, step_ms
             (median and quartiles), tokens_per_s, peak_rss_mb.
@@ -75,9 +79,15 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def load_record(folder: str | Path) -> RunRecord:
-    """The record of a run folder; raises FolderError naming what is missing or damaged."""
+def load_record(folder: str | Path, *, unfinished: bool = False) -> RunRecord:
+    """The record of a run folder; raises FolderError naming what is missing or damaged.
+
+    ``unfinished``: of a run that is still going, or was killed, as well: status ``unfinished``, numbers as far as its
+    rows go.
+    """
     folder = Path(folder)
+    if unfinished and not (folder / RECORD).exists():
+        return _so_far(folder)
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -86,3 +96,18 @@ def load_record(folder: str | Path) -> RunRecord:
     config = RunConfig.from_dict(manifest["config"], str(folder / MANIFEST))
     metrics = read_metrics(folder / METRICS)
     return RunRecord(folder, record["digest"], config, record["status"], record["final"], metrics)
+
+
+def _so_far(folder: Path) -> RunRecord:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{folder}: no readable run here: {error}") from None
+    config = RunConfig.from_dict(manifest["config"], str(folder / MANIFEST))
+    rows = read_metrics(folder / METRICS)
+    best = min(
+        ((row["val_loss"], row["step"]) for row in rows if row.get("val_loss") is not None), default=(math.inf, 0)
+    )
+    final = summary(rows, sum(t.numel for t in tensors_of(config.built)), best)
+    final["timing"] = {**timing(rows, math.nan), "peak_rss_mb": None}
+    return RunRecord(folder, manifest["digest"], config, "unfinished", finite(final), rows)

@@ -6,14 +6,15 @@ import math
 import resource
 import statistics
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from assay.model import Decoder
 from assay.training.folder import finite
-from assay.training.optim.groups import Group
+
+if TYPE_CHECKING:
+    from assay.training.optim.groups import Group
 
 
-def summary(rows: list[dict[str, Any]], decoder: Decoder, best: tuple[float, int]) -> dict[str, Any]:
+def summary(rows: list[dict[str, Any]], params: int, best: tuple[float, int]) -> dict[str, Any]:
     """The numbers of a run that depend on nothing but its configuration."""
     evals = [row for row in rows if "val_loss" in row]
     peaks = [m for row in rows for m in row.get("max_logit", []) if m is not None]
@@ -28,7 +29,7 @@ def summary(rows: list[dict[str, Any]], decoder: Decoder, best: tuple[float, int
         "best_step": best[1],
         "initial_loss": rows[0]["loss"] if rows else None,
         "steps_done": len(rows),
-        "params": sum(p.numel() for p in decoder.parameters()),
+        "params": params,
         "max_logit": max(peaks, default=None),
         "grad_norm_max": max(norms, default=None),
     }
