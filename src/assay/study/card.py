@@ -22,7 +22,7 @@ def card(baseline: Record, change: Record, verdict: Verdict) -> list[Record]:
             "memory",
             _same(a, b, "parameters", "", "params"),
             _same(a, b, "weights", "bytes", "weights_bytes", "fp32"),
-            _same(a, b, "optimizer state", "bytes", "optimizer_bytes", "two fp32 moments a parameter"),
+            _same(a, b, "optimizer state", "bytes", "optimizer_bytes", "fp32, beside weights and gradients"),
             _same(a, b, "KV cache a token", "bytes", "kv_bytes_per_token", "fp32"),
             _same(
                 a, b, "peak memory of a training process", "MB", "peak_rss_mb", "measured, interpreter included", True

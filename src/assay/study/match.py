@@ -24,7 +24,7 @@ CLAIM_SEEDS = 5  # fewer reporting seeds screen, they do not claim
 
 @dataclass(frozen=True)
 class Facts:
-    """What an arm costs at the study's batch and length: fp32 weights, AdamW's two moments, train FLOPs a token."""
+    """What an arm costs at the study's batch and length: fp32 weights, its optimizer's state, train FLOPs a token."""
 
     params: int
     flops_per_token: int
@@ -44,9 +44,9 @@ class Facts:
         return asdict(self)
 
 
-def facts_of(recipe: Recipe, batch: int, seq_len: int) -> Facts:
-    """The cost of a recipe in a study."""
-    cost = budget(recipe, batch=batch, seq_len=seq_len, dtype="fp32")
+def facts_of(recipe: Recipe, batch: int, seq_len: int, ledger: str = "adamw") -> Facts:
+    """The cost of a recipe in a study; ``ledger``: the rule that counts its optimizer's state."""
+    cost = budget(recipe, batch=batch, seq_len=seq_len, dtype="fp32", optimizer=f"{ledger}-pure")
     one = budget(recipe, batch=1, seq_len=seq_len, dtype="fp32")
     return Facts(
         params=cost.params.total,
@@ -55,15 +55,20 @@ def facts_of(recipe: Recipe, batch: int, seq_len: int) -> Facts:
         kv_bytes_per_token=one.cache.bytes_per_token,
         kv_bytes=one.cache.bytes,
         weights_bytes=cost.memory.weights_bytes,
-        optimizer_bytes=2 * cost.memory.weights_bytes,
+        optimizer_bytes=cost.memory.train["optimizer_bytes"],
         digest=recipe.digest,
     )
 
 
 def part_facts(design: Design, part: StudyPart, arm: Arm, value: Any = None) -> Facts:
-    """The cost of an arm with the part's batch and length."""
+    """The cost of an arm with the part's batch, length and optimizer."""
+    from assay.recipe.base import make
+    from assay.training.optim import OptimizerSpec
+
     run = {**design.plan.run, **part.run}
-    return facts_of(design.recipe(part, arm, value), run["batch_size"], run["seq_len"])
+    told = run.get("optimizer", "adamw")
+    spec = make(OptimizerSpec, {"kind": told} if isinstance(told, str) else told, {})
+    return facts_of(design.recipe(part, arm, value), run["batch_size"], run["seq_len"], spec.ledger)
 
 
 def check(design: Design, corpus: Corpus) -> list[str]:
