@@ -6,7 +6,9 @@ kept. Copies belong to whoever asked for them, never to the decoder. B rows.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,6 +53,20 @@ _MEASURED = 1 << 20  # bytes of a group of equal products below which the plain 
 _COLD = 64 << 20  # bytes to go through, so that no cache holds them
 _ROUNDS = 12
 _MARGIN = 0.9  # another layout takes the place of the expected one where its time is below this share of it
+
+
+_PAGE, _COLLAPSE = 1 << 21, 25  # bytes of a huge page; Linux's MADV_COLLAPSE, since 6.1
+
+
+def _collapse(address: int, nbytes: int) -> None:
+    """Ask for huge pages under memory that oneDNN has allocated; where that is refused nothing changes."""
+    begin, end = -(-address // _PAGE) * _PAGE, (address + nbytes) // _PAGE * _PAGE
+    if sys.platform != "linux" or end <= begin:
+        return
+    try:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _COLLAPSE)
+    except (OSError, AttributeError):  # a C library without it
+        return
 
 
 class Product:
@@ -104,6 +120,7 @@ def _columns(weight: Tensor, bias: Tensor | None, batch: int, keep: Keep = Tenso
 def _onednn(weight: Tensor, bias: Tensor | None, batch: int, keep: Keep = Tensor.contiguous) -> tuple[Run, int]:
     """oneDNN's blocked layout for this many rows."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), batch)
+    _collapse(torch.ops.mkldnn.data_ptr(packed), weight.nbytes)
     linear = torch.ops.mkldnn._linear_pointwise.default
     return lambda x: linear(x, packed, bias, "none", [], ""), weight.nbytes
 
