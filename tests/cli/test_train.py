@@ -148,6 +148,28 @@ def test_a_default_prompt_is_the_start_of_the_validation_split(
     capsys.readouterr()
 
 
+def test_samples_of_a_run_on_a_bpe(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prompt and text come back through the run's own tokenizer, a file's or a tokenized folder's."""
+    from tests.training.data.support import bins_of, bpe, texts
+
+    tokenizer = bpe(place, 300)
+    bins_of(place / "bins", texts(80), tokenizer)
+    (place / "more.toml").write_text('extends = "tiny/base"\nname = "more"\nvocab_size = 300\n')
+    run = (
+        RUN.format(steps=2).replace('"tiny/base"', '"more.toml"') + 'samples = {every = 2, prompts = ["a naïve 東"]}\n'
+    )
+    own = run.replace('"words.txt"', f'"words.txt", tokenizer = "{tokenizer.path}"')
+    for name, text in (("file", own), ("folder", run.replace('"words.txt"', '"bins"'))):
+        (place / f"{name}.toml").write_text(text)
+        code, told = inside(place, monkeypatch)("train", f"{name}.toml")
+        assert code == 0, told
+        (only,) = [json.loads(line) for line in (place / "runs" / name / "samples.jsonl").read_text().splitlines()]
+        assert only["prompt"] == "a naïve 東" and only["text"]
+    capsys.readouterr()
+
+
 def json_config(folder: Path) -> Any:
     from assay.training import load_record
 
@@ -291,6 +313,8 @@ def test_new_and_train_is_one_path(
     final = json.loads(capsys.readouterr().out)["final"]
     assert final["val_loss"] < final["initial_loss"] and 50e3 < final["params"] < 200e3
     assert (place / "runs" / "mine.run" / "report.html").is_file()
+    (only,) = [json.loads(line) for line in (place / "runs" / "mine.run" / "samples.jsonl").read_text().splitlines()]
+    assert only["prompt"] == "def main(" and only["step"] == 8
 
 
 def test_a_page_says_everything(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

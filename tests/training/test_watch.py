@@ -200,6 +200,10 @@ def test_tensorboards_own_reader_finds_every_number(text: Path, tmp_path: Path) 
     events = found.Scalars("loss")
     assert [e.step for e in events] == [1, 2, 3, 4, 5]
     assert [e.value for e in events] == pytest.approx([row["loss"] for row in record.rows], rel=1e-6)
+    train(config, tmp_path / "r", resume=False)
+    again = EventAccumulator(str(tmp_path / "r" / "tensorboard"))
+    again.Reload()
+    assert [e.step for e in again.Scalars("loss")] == [1, 2, 3, 4, 5]  # those of before are hidden
 
 
 def test_a_sink_that_does_not_open_is_told_of(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,10 @@ floor = 0.1
 kind = "adamw"
 betas = [0.9, 0.95]
 weight_decay = 0.1
+
+[samples]  # what it writes on the way
+every = 50
+prompts = ["def main("]
 """
 
 

@@ -31,7 +31,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, config: RunConfig, digest: str, step: int) -> None:
         writer = import_module("torch.utils.tensorboard").SummaryWriter
-        self.writer = writer(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+        self.writer = writer(str(folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         for name, value in numbers.items():
