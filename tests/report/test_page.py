@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from assay.report import page as page_module
 from assay.report import run_page, study_page, write_run_page, write_study_page
-from tests.report import fixtures
+from tests.report import fixtures, run_fixture
 
 ASSETS = Path(page_module.__file__).parent / "assets"
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "circle"}
@@ -29,7 +29,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "one_arm_failure": lambda: study_page(fixtures.one_arm_failure()),
     "glu": lambda: study_page(fixtures.glu_study()),
     "empty_study": lambda: study_page({}),
-    "run": lambda: run_page(fixtures.run_record()),
+    "run": lambda: run_page(run_fixture.run_record()),
     "empty_run": lambda: run_page({}),
 }
 _made: dict[str, str] = {}
@@ -224,7 +224,7 @@ def test_whatever_a_record_says_stays_text(kind: str) -> None:
             run.update({"class": EVIL, "digest": EVIL, "arm": EVIL})
         text, clean = study_page(record), made("study")
     else:
-        text, clean = run_page(poisoned(fixtures.run_record())), made("run")
+        text, clean = run_page(poisoned(run_fixture.run_record())), made("run")
     page = Page(text)
     assert "alert(1)" in page.text
     assert not page.all("img")
@@ -301,7 +301,7 @@ def small_study() -> dict[str, Any]:
 
 
 SMALL = small_study()
-RUN = fixtures.run_record()
+RUN = run_fixture.run_record()
 
 
 def mutated(value: Any, draw: random.Random) -> Any:
@@ -341,7 +341,7 @@ def test_writing_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path = tmp_path / "study.html"
     assert write_study_page(fixtures.glu_study(), path) == path
     assert path.read_text(encoding="utf-8") == made("glu")
-    write_run_page(fixtures.run_record(), str(path))
+    write_run_page(run_fixture.run_record(), str(path))
     assert path.read_bytes() == made("run").encode()
     assert list(tmp_path.iterdir()) == [path]
 

@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 _OTHERS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what the one at the keyboard did not ask for
 
 
+InitFrom = Annotated[
+    Path | None, typer.Option("--init-from", metavar="RUN|HF_FOLDER", help="Begin from its weights, nothing else.")
+]
+Log = Annotated[
+    list[str] | None,
+    typer.Option("--log", metavar="NAME", help="Tell tensorboard, wandb or trackio as well; repeatable."),
+]
+
+
 def run(
     file: Annotated[
         Path | None, typer.Argument(metavar="[RUN.toml]", help="The run: recipe, data, optimizer, schedule.")
@@ -41,13 +50,8 @@ def run(
     shape: Annotated[
         str, typer.Option("--shape", metavar="SHAPE", help="Of that decay: linear, 1-sqrt, cosine.")
     ] = "linear",
-    init_from: Annotated[
-        Path | None, typer.Option("--init-from", metavar="RUN|HF_FOLDER", help="Begin from its weights, nothing else.")
-    ] = None,
-    log: Annotated[
-        list[str] | None,
-        typer.Option("--log", metavar="NAME", help="Tell tensorboard, wandb or trackio as well; repeatable."),
-    ] = None,
+    init_from: InitFrom = None,
+    log: Log = None,
     json: AsJson = False,
     plugins: Plugins = None,
 ) -> None:
