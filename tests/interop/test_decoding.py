@@ -16,6 +16,7 @@ from torch import Tensor
 
 from assay.decoding import Engine
 from assay.interop import from_hf
+from assay.model.cache import UnsupportedCache
 from tests.interop.cases import CASES, CONTEXT, WINDOW
 from tests.interop.support import ids_of
 
@@ -49,7 +50,16 @@ def ours(folder: Any, prompts: list[Tensor]) -> list[list[int]]:
     return torch.stack(out, dim=1).tolist()
 
 
-@pytest.mark.parametrize("name", CASES)
+BOTH_WAYS = ("bert",)  # reads both ways: it continues nothing
+
+
+@pytest.mark.parametrize("name", BOTH_WAYS)
+def test_what_reads_both_ways_is_refused(name: str, bench: Any) -> None:
+    with pytest.raises(UnsupportedCache, match="not causal"):
+        ours(bench(name).folder, [ids_of(1)[0]])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in BOTH_WAYS])
 def test_greedy_tokens(name: str, bench: Any) -> None:
     b = bench(name)
     prompts = [row[:n] for row, n in zip(ids_of(3), LENGTHS, strict=True)]

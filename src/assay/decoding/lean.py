@@ -26,6 +26,7 @@ from assay.model.position import turn
 from assay.model.residual import Block, Sum
 from assay.recipe.mixer import NormedQk
 from assay.recipe.position import NoPosition, Rope
+from assay.recipe.query_scale import ByPosition
 
 Unary = Callable[[Tensor], Tensor]
 Part = Callable[[Tensor, Context], Tensor]
@@ -44,7 +45,7 @@ class Lean:
         self.blocks = [self._block(block) for block in decoder.layers]  # type: ignore[arg-type]
         head = decoder.head
         table = head.table if head.table is not None else decoder.embedding.rows()
-        self.norm, self.projection = _unary(head.norm), _unary(head.projection)
+        self.before_table = [_unary(part) for part in (head.norm, head.transform, head.projection)]
         self.table = self._product([table], [head.bias])
 
     def read(self, ids: Tensor, ctx: Context) -> Tensor:
@@ -55,7 +56,7 @@ class Lean:
         for i, block in enumerate(self.blocks):
             ctx.layer = i
             x = block(x, ctx)
-        for step in (self.norm, self.projection):
+        for step in self.before_table:
             x = x if step is None else step(x)
         z, head = self.table.run(x), self.decoder.head
         z = z if head.scale == 1.0 else z * head.scale
@@ -71,7 +72,7 @@ class Lean:
 
     def _part(self, module: nn.Module) -> Part:
         if _as_built(module):
-            if type(module) is Attention:
+            if type(module) is Attention and module.difference is None:
                 gate = [module.gate] if module.spec.output_gate != "none" else []
                 return LeanAttention(
                     module, self._linears(module.q, module.k, module.v, *gate), self._linears(module.o)
@@ -279,7 +280,10 @@ class LeanAttention:
         qkv = y[:, : self.q + 2 * self.kv] if self.spec.output_gate != "none" else y
         if self.clip is not None:
             qkv = qkv.clamp(-self.clip, self.clip)
-        out = self._attend(*self._split(qkv, ctx), ctx)
+        q, k, v = self._split(qkv, ctx)
+        if isinstance(self.spec.query_scale, ByPosition):
+            q = q * ctx.query_scale(self.spec.query_scale, q.dtype).squeeze(1)
+        out = self._attend(q, k, v, ctx)
         out = out if self.inner is None else self.inner(out)
         if self.spec.output_gate != "none":
             gate = torch.sigmoid(y[:, self.q + 2 * self.kv :])
