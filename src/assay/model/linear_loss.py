@@ -178,7 +178,7 @@ def _rows(logits: Tensor, targets: Tensor, head: _Head, weights: tuple[Any, Any]
 def _add_product(total: Tensor, grad: Tensor, rows: Tensor) -> None:
     """``total += grad^T rows``: (V, h) += (C, V)^T (C, h), summed in total's type."""
     if total.dtype == grad.dtype:
-        total.addmm_(grad.mT, rows)
+        torch.addmm(total, grad.mT, rows, out=total)  # in place; `addmm_` is no operation that counters know
         return
     block = max(1, COLUMN_ELEMENTS // rows.shape[1])
     for at in range(0, total.shape[0], block):
