@@ -285,7 +285,10 @@ def test_ctrl_c_of_a_real_process(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "out.jsonl"
     argv = (str(trained), "--input", str(tmp_path / "in.jsonl"), "--batch", "1", "--temperature", "1", "--output")
-    command = [sys.executable, "-m", "assay", "generate", *argv, str(out), "--max-new-tokens", "30"]
+    # as in the foreground: a shell's background jobs ignore the signal
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heed}; from assay.cli.app import main; main()"
+    command = [sys.executable, "-c", code, "generate", *argv, str(out), "--max-new-tokens", "30"]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
     deadline = time.time() + 120
     while time.time() < deadline and process.poll() is None and not (out.exists() and out.stat().st_size):

@@ -97,7 +97,8 @@ def test_state_is_that_of_each_kind_of_a_run(recipe: str, name: str) -> None:
 
 
 def test_every_kind_of_a_run_is_measured() -> None:
-    assert {table.get("kind", name) for name, table in KINDS.items()} == set(kinds_of(OptimizerSpec))
+    ours = {name for name, kind in kinds_of(OptimizerSpec).items() if kind.__module__.startswith("assay.")}
+    assert {table.get("kind", name) for name, table in KINDS.items()} == ours
 
 
 def test_step_counters_are_told_apart() -> None:
