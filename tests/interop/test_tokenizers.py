@@ -13,8 +13,7 @@ from assay.decoding import DecodingError, chat_text, prompt_ids, read_tokenizer
 from assay.interop.gguf_tokenizer import gguf_tokenizer
 from assay.interop.tokenizer_files import write_byte_tokenizer
 from tests.cli.test_generate import TEMPLATE, WORDS, tokenizer_of
-from tests.interop.support import quiet
-from tests.interop.test_gguf import smollm2
+from tests.interop.support import quiet, smollm2
 
 gguf = pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
