@@ -102,6 +102,7 @@ def test_half_way_the_state_is_that_of_an_uninterrupted_run(tmp_path: Path) -> N
 def test_a_run_may_end_inside_any_file_operation(trials: int, text: Path, tmp_path: Path) -> None:
     """Of a checkpoint, its retention, the manifest, the record; also between a checkpoint and what follows."""
     config = config_for(text, steps=8, checkpoint_every=2, eval_every=3, keep={"kind": "last", "n": 1, "best": True})
+    train(config, tmp_path / "first")  # which leaves the tokens of the corpus to all others
     with failing(-1, lambda name, args: None) as seen:
         train(config, tmp_path / "straight")
     rng = random.Random(trials)
