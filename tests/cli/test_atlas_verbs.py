@@ -9,19 +9,17 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import assay as public
 from assay import load
 from assay.atlas import expressible, model, model_dict, models, recipe_for, table_names
-from assay.cli.app import app
 from assay.cli.check import settings_of
 from assay.cli.common import quantity
 from assay.recipe import preset_names, resolve
 from assay.training import RunConfig
+from tests.cli.support import assay, fault, printed, read
 
 PAGES = (
     ("atlas", "--family", "gemma"),
@@ -36,29 +34,6 @@ PAGES = (
     ("budget", "gemma3-4b", "--seq-len", "4096", "--batch", "16", "--hardware", "h100", "--parallel", "tp=2,dp=2",
      "--tokens", "4T"),
 )  # fmt: skip
-
-
-def assay(*argv: str, columns: int = 100) -> Result:
-    return CliRunner().invoke(app, list(argv), env={"COLUMNS": str(columns), "NO_COLOR": "1"}, prog_name="assay")
-
-
-def printed(*argv: str, columns: int = 100) -> str:
-    done = assay(*argv, columns=columns)
-    assert done.exit_code == 0, done.output
-    return str(done.stdout)
-
-
-def read(*argv: str) -> Any:
-    return json.loads(printed(*argv, "--json"))
-
-
-def fault(*argv: str) -> str:
-    done = assay(*argv)
-    assert done.exit_code == 2, done.output
-    assert not done.stdout
-    assert done.exception is None or isinstance(done.exception, SystemExit)
-    assert len(done.stderr.splitlines()) < 25
-    return str(done.stderr)
 
 
 @pytest.mark.parametrize("columns", [80, 100, 140])

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from assay import __version__, budget, load
 from assay.cli import numbers
-from assay.cli.app import VERBS, app
+from assay.cli.app import VERBS
 from assay.cost import tensors_of
 from assay.recipe import preset_names, resolve
 from assay.recipe.base import slots
+from tests.cli.support import assay, fault, printed, read
 
 PAGES = (
     ("list",),
@@ -37,28 +37,6 @@ PAGES = (
         "init.depth=total_depth",
     ),
 )
-
-
-def assay(*argv: str, columns: int = 100) -> Result:
-    return CliRunner().invoke(app, list(argv), env={"COLUMNS": str(columns), "NO_COLOR": "1"}, prog_name="assay")
-
-
-def printed(*argv: str, columns: int = 100) -> str:
-    done = assay(*argv, columns=columns)
-    assert done.exit_code == 0, done.output
-    return str(done.stdout)
-
-
-def read(*argv: str) -> Any:
-    return json.loads(printed(*argv, "--json"))
-
-
-def fault(*argv: str) -> str:
-    done = assay(*argv)
-    assert done.exit_code == 2, done.output
-    assert not done.stdout
-    assert done.exception is None or isinstance(done.exception, SystemExit)
-    return str(done.stderr)
 
 
 # every verb

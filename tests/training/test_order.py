@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.training.data import n_windows, permute, window_starts
-from assay.training.data.batches import batch_of
+from assay.training.data.batches import windows
+
+
+def batch_of(tokens: Any, step: int, batch_size: int, seq_len: int, seed: int) -> Any:
+    """Inputs and targets of update ``step`` (from 1): global samples (step - 1)·batch_size onward."""
+    samples = np.arange((step - 1) * batch_size, step * batch_size, dtype=np.int64)
+    return windows(tokens, window_starts(samples, tokens.size, seq_len, seed), seq_len)
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**40))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from assay.cost import budget
+from assay.recipe.base import make
 from assay.recipe.diff import diff
 from assay.recipe.errors import Problem, nearest
 from assay.recipe.recipe import Recipe
@@ -62,7 +63,6 @@ def facts_of(recipe: Recipe, batch: int, seq_len: int, ledger: str = "adamw") ->
 
 def part_facts(design: Design, part: StudyPart, arm: Arm, value: Any = None) -> Facts:
     """The cost of an arm with the part's batch, length and optimizer."""
-    from assay.recipe.base import make
     from assay.training.optim import OptimizerSpec
 
     run = {**design.plan.run, **part.run}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from assay.model import IGNORED
 from assay.training.data.corpus import Corpus
-from assay.training.data.order import n_windows, window_starts
+from assay.training.data.order import n_windows
 from assay.training.data.spec import STREAM, DocumentsPacking, Packing
 from assay.training.data.stream import Stream
 
@@ -85,12 +85,6 @@ def windows(tokens: Array, starts: Indices, seq_len: int) -> tuple[Tensor, Tenso
     """Inputs and next-token targets, each (k, seq_len) int64, from windows of an array that begin at ``starts``."""
     found = rows_of(Stream.of(tokens), starts, seq_len, isolated=False)
     return found.ids, found.targets
-
-
-def batch_of(tokens: Array, step: int, batch_size: int, seq_len: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The batch of update ``step`` (from 1) of an array: global samples (step - 1)·batch_size onward."""
-    samples = np.arange((step - 1) * batch_size, step * batch_size, dtype=np.int64)
-    return windows(tokens, window_starts(samples, tokens.size, seq_len, seed), seq_len)
 
 
 def validation_starts(size: int, seq_len: int) -> Indices:
