@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.amp import is_autocast_available
 from torch.autograd.function import once_differentiable
 
 from assay.model import loss as plain
@@ -58,14 +59,10 @@ def linear_cross_entropy(
     return Loss(nll if z_loss else objective, count, {"objective": objective, "z_squared": z2, "log_z": z})
 
 
-def _has_autocast(device: str) -> bool:
-    return device != "meta"  # where torch knows no autocast
-
-
 def _compute_dtype(x: Tensor) -> torch.dtype:
     """What a linear layer would compute in here: autocast's type inside autocast, float64 apart."""
     device = x.device.type
-    if _has_autocast(device) and torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+    if is_autocast_available(device) and torch.is_autocast_enabled(device) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(device)
     return x.dtype
 
@@ -73,7 +70,7 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 def _plain(x: Tensor) -> AbstractContextManager[Any]:
     """Autocast off: the types here are chosen one by one."""
     device = x.device.type
-    return torch.autocast(device, enabled=False) if _has_autocast(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if is_autocast_available(device) else nullcontext()
 
 
 class _LinearLoss(torch.autograd.Function):
