@@ -6,7 +6,6 @@ did not come back is a reason to refuse.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from assay.interop.errors import CannotExport, InteropError, UnsupportedArchitec
 from assay.interop.families import families
 from assay.interop.family import Family
 from assay.interop.load import SIDECAR, constants_of, differences
+from assay.interop.tokenizer_files import write_json
 from assay.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -133,10 +133,10 @@ def to_hf(
     partial.mkdir(parents=True)
     try:
         dtype = _write_weights(decoder, family, partial, shard_bytes)
-        _write_json(partial / "config.json", _config(family, config, ids, dtype))
+        write_json(partial / "config.json", _config(family, config, ids, dtype))
         generation = {"_from_model_config": True, **ids, "transformers_version": defaults_version()}
-        _write_json(partial / "generation_config.json", generation)
-        _write_json(partial / SIDECAR, decoder.recipe.to_dict())
+        write_json(partial / "generation_config.json", generation)
+        write_json(partial / SIDECAR, decoder.recipe.to_dict())
         if tokenizer is not None:
             _copy_tokenizer(Path(tokenizer), partial)
         _flush(partial)
@@ -192,7 +192,7 @@ def _write_weights(decoder: Decoder, family: Family, folder: Path, shard_bytes: 
         index.update(dict.fromkeys(tensors, file))
         total += sum(t.numel() * t.element_size() for t in tensors.values())
     if len(shards) > 1:
-        _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})
+        write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})
     return str(decoder.embedding.table.dtype).removeprefix("torch.")
 
 
@@ -247,10 +247,6 @@ def _foreign(decoder: Decoder, steps: Sequence[Carry]) -> Iterator[tuple[str, Te
 
 
 # files
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _copy_tokenizer(source: Path, folder: Path) -> None:

@@ -18,8 +18,8 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> Path:
     (folder / "tokenizer.json").write_text(tokenizer.library.to_str(), encoding="utf-8")
     template = {} if tokenizer.chat_template is None else {"chat_template": tokenizer.chat_template}
     told = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.specials, **template}
-    _write_json(folder / "tokenizer_config.json", {**told, "clean_up_tokenization_spaces": False})
-    _write_json(folder / "generation_config.json", {"eos_token_id": list(tokenizer.stop_ids)})
+    write_json(folder / "tokenizer_config.json", {**told, "clean_up_tokenization_spaces": False})
+    write_json(folder / "generation_config.json", {"eos_token_id": list(tokenizer.stop_ids)})
     return folder
 
 
@@ -51,11 +51,12 @@ def write_byte_tokenizer(folder: Path) -> Path:
         "pad_token": END,
         "clean_up_tokenization_spaces": False,
     }
-    _write_json(folder / "tokenizer_config.json", told)
+    write_json(folder / "tokenizer_config.json", told)
     return folder
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: Any) -> None:
+    """As transformers lays out its files."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.study.errors import StudyError, fault
 from assay.study.outcome import Outcome, outcome_of
+from assay.training.folder import write_json_exactly
 
 if TYPE_CHECKING:
     from assay.study.design import Design
@@ -77,7 +78,7 @@ class StudyFolder:
             _acquire(lock, root)
             digest = plan_digest(design)
             dump = design.plan.model_dump(mode="json")
-            write_json(root / PLAN, {"digest": digest, "corpus_sha256": design.corpus_sha256, "plan": dump})
+            write_json_exactly(root / PLAN, {"digest": digest, "corpus_sha256": design.corpus_sha256, "plan": dump})
             yield cls(root, digest, lock, load, reuse)
         finally:
             os.close(lock)
@@ -166,16 +167,3 @@ def _acquire(lock: int, root: Path) -> None:
                     [fault("out", message, str(root), "wait for it, or another folder")], str(root)
                 ) from None
             time.sleep(0.1)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write beside, flush to the disk, rename."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as f:
-            json.dump(value, f, indent=1, allow_nan=False)
-            f.flush()
-            os.fsync(f.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

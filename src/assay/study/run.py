@@ -11,12 +11,13 @@ from assay.study import statistics as st
 from assay.study.design import Design
 from assay.study.errors import PlanError, fault
 from assay.study.executors import Executor, PoolExecutor
-from assay.study.folder import RESULT, StudyFolder, write_json
+from assay.study.folder import RESULT, StudyFolder
 from assay.study.match import check, part_facts, resolvable
 from assay.study.plan import Ladder, Plan, load_plan
 from assay.study.result import StudyResult, assemble
 from assay.study.runner import OnEvent, Runner, runs_root
 from assay.study.worker import DEFAULT_ENTRY
+from assay.training.folder import write_json_exactly
 
 if TYPE_CHECKING:
     from assay.training.data import Corpus
@@ -77,7 +78,7 @@ def run_study(
             pool.close()
         command = command or f"assay study {said}{' --full' if full else ''}"
         record = assemble(design, known, corpus, warnings, command)
-        write_json(root / RESULT, record)
+        write_json_exactly(root / RESULT, record)
     return StudyResult(record, root)
 
 

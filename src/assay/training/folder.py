@@ -23,10 +23,15 @@ class DiskError(FolderError):
 
 def write_json(path: Path, value: Any) -> None:
     """Write beside, flush, rename. Values that are not finite become null."""
+    write_json_exactly(path, finite(value))
+
+
+def write_json_exactly(path: Path, value: Any) -> None:
+    """The same of a value that JSON can hold; raises ValueError for a NaN or an infinity."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8") as f:
-            json.dump(finite(value), f, indent=1, allow_nan=False)
+            json.dump(value, f, indent=1, allow_nan=False)
             f.flush()
             os.fsync(f.fileno())
         partial.replace(path)
