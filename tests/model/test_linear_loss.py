@@ -110,7 +110,8 @@ def test_float32_and_autocast(soft_cap: float | None) -> None:
     def errors(got: list[Tensor]) -> list[float]:
         return [float((a.double() - b).norm() / b.norm()) for a, b in zip(got, exact, strict=True)]
 
-    with mock.patch.object(plain, "CHUNK_ELEMENTS", 20_000):
+    few = mock.patch.object(linear_loss, "COLUMN_ELEMENTS", 300 * 64)  # blocks of 300 rows of the table
+    with mock.patch.object(plain, "CHUNK_ELEMENTS", 20_000), few:
         made = gradients(linear_cross_entropy(*single, targets, **options).aux["objective"], tuple(single))
         for a, b in zip(made, exact, strict=True):
             assert float((a.double() - b).abs().max()) <= 1e-5 * float(b.abs().max())
@@ -205,6 +206,4 @@ def test_memory_and_time_at_size(dtype: str) -> None:
     assert a["loss"] == pytest.approx(b["loss"], rel=1e-5 if dtype == "fp32" else 1e-3)
     assert a["sums"] == pytest.approx(b["sums"], rel=1e-4 if dtype == "fp32" else 1e-2)
     assert best["ours"]["peak_mb"] < 0.25 * best["plain"]["peak_mb"], best
-    if dtype == "bf16" and best["ours"]["seconds"] >= 1.15 * best["plain"]["seconds"]:
-        pytest.xfail(f"an open point: in bf16 the time is 1.0 to 1.26 times the plain path's, {best}")
     assert best["ours"]["seconds"] < 1.15 * best["plain"]["seconds"], best

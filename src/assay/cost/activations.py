@@ -253,7 +253,7 @@ def activation_report(recipe: Recipe, run: Execution, net: Network) -> dict[str,
 def logits_report(recipe: Recipe, run: Execution) -> dict[str, int]:
     """Bytes of the logits: whole, with their gradient, and what assay's chunked loss has at once."""
     vocab, width = -(-recipe.vocab_size // run.tp), run.numerics.compute
-    chunk = logits_chunk(recipe, run.work.tokens)
+    chunk = logits_chunk(recipe, run.work.tokens, width)
     whole = run.work.tokens * vocab * width
     return {
         "bytes": whole,

@@ -17,7 +17,7 @@ from assay.recipe.position import LearnedPosition, SinusoidalPosition
 from assay.recipe.recipe import Recipe
 from assay.recipe.residual import Branch, Parallel, ParallelSharedNorm, Sublayer
 
-LOGITS_CHUNK = 1 << 24  # logits that training holds at once
+LOGITS_CHUNK = 1 << 24  # float32 logits that training holds at once; as many bytes in other types
 _ROW_ELEMENTS = 1 << 21  # logits that its softmax copies at once
 INDEX = 8  # bytes of a token id
 
@@ -141,11 +141,11 @@ def trace_loss(tape: Tape, recipe: Recipe, hidden: Value) -> Value:
         tape.count("logits", steps * z.n, z.nbytes, z.nbytes)
     tape.count("loss", 4 * z.n + 3 * n, z.nbytes, z.nbytes, backward_bytes=0)
     cast = weight if at.autocast else 0
-    scratch = logits_chunk(recipe, n) * rows * at.compute + min(z.n, _ROW_ELEMENTS) * at.wide + cast
+    scratch = logits_chunk(recipe, n, at.compute) * rows * at.compute + min(z.n, _ROW_ELEMENTS) * at.wide + cast
     grads = (rows * columns + (rows if head.bias else 0)) * at.param
     return tape.node("unembedding", Value(1, at.wide), x, keep=tuple(keep), param_grads=grads, scratch=scratch)
 
 
-def logits_chunk(recipe: Recipe, tokens: int) -> int:
-    """Tokens whose logits exist at once in training."""
-    return min(tokens, max(1, LOGITS_CHUNK // recipe.vocab_size))
+def logits_chunk(recipe: Recipe, tokens: int, width: int) -> int:
+    """Tokens whose logits, of ``width`` bytes each, exist at once in training."""
+    return min(tokens, max(1, 4 * LOGITS_CHUNK // (width * recipe.vocab_size)))

@@ -17,7 +17,7 @@ from assay.model import loss as plain
 from assay.model.loss import IGNORED, Loss
 
 ROW_ELEMENTS = 1 << 21  # logits that the softmax works on at once on a CPU: they stay in its cache
-COLUMN_ELEMENTS = 1 << 23  # entries of the table's gradient added at once where products are in 16 bits
+COLUMN_ELEMENTS = 1 << 20  # entries of the table's gradient added at once on a CPU where products are in 16 bits
 
 
 class _Head(NamedTuple):
@@ -40,9 +40,9 @@ def linear_cross_entropy(
 ) -> Loss:
     """Summed cross-entropy of ``soft_cap · tanh(scale · (x W^T + b) / soft_cap)`` against ``targets``.
 
-    Logits exist for C tokens at a time, at most ``CHUNK_ELEMENTS`` of them, and are not kept: the gradient of the
-    objective ``sum + z_loss · z_squared`` is made beside its value and scaled in the backward pass. Any other use of
-    the outputs (``z_squared`` alone, a second backward pass) is right too and computes the logits again.
+    Logits exist for C tokens at a time, in the bytes of ``CHUNK_ELEMENTS`` in float32, and are not kept: the gradient
+    of the objective ``sum + z_loss · z_squared`` is made beside its value and scaled in the backward pass. Any other
+    use of the outputs (``z_squared`` alone, a second backward pass) is right too and computes the logits again.
 
     Args:
         x: (N, h).
@@ -123,7 +123,7 @@ def _passes(
     to_table = torch.zeros_like(table) if weights is not None and needs[1] else None
     to_bias = torch.zeros(vocab, dtype=wide, device=x.device) if weights is not None and needs[2] else None
     cast, cast_bias = table.to(dtype), None if bias is None else bias.to(dtype)
-    chunk = max(1, min(n, plain.CHUNK_ELEMENTS // vocab))
+    chunk = max(1, min(n, 4 * plain.CHUNK_ELEMENTS // (dtype.itemsize * vocab)))
     at_once = max(1, ROW_ELEMENTS // vocab) if x.device.type == "cpu" else chunk
     for start in range(0, n, chunk):
         part = slice(start, start + chunk)
@@ -173,10 +173,13 @@ def _rows(logits: Tensor, targets: Tensor, head: _Head, weights: tuple[Any, Any]
 
 
 def _add_product(total: Tensor, grad: Tensor, rows: Tensor) -> None:
-    """``total += grad^T rows``: (V, h) += (C, V)^T (C, h), summed in total's type."""
+    """``total += grad^T rows``: (V, h) += (C, V)^T (C, h), summed in total's type.
+
+    A CPU casts the 16-bit product before it adds it: in blocks that stay in its cache, not through memory.
+    """
     if total.dtype == grad.dtype:
         torch.addmm(total, grad.mT, rows, out=total)  # in place; `addmm_` is no operation that counters know
         return
-    block = max(1, COLUMN_ELEMENTS // rows.shape[1])
+    block = max(1, COLUMN_ELEMENTS // rows.shape[1]) if total.device.type == "cpu" else total.shape[0]
     for at in range(0, total.shape[0], block):
         total[at : at + block] += grad[:, at : at + block].mT @ rows
