@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -10,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from assay.decoding import Engine, products
+from assay.decoding import Engine, lean, products
 from assay.decoding.products import LAYOUTS
-from assay.model import CacheFull
+from assay.model import CacheFull, Decoder
 from assay.recipe import Recipe, resolve
 from tests.laws.common import assert_close, examples, random_ids, seeds
 from tests.laws.rich import RICH
@@ -30,10 +32,19 @@ def prompts(seed: int, lengths: list[int], vocab: int, side: str) -> tuple[Tenso
 
 
 @given(
-    recipes(causal=True), seeds, st.lists(st.integers(1, 5), min_size=1, max_size=3), st.sampled_from(["left", "right"])
-)
-def test_steps_are_the_decoder_read_anew(recipe: Recipe, seed: int, lengths: list[int], side: str) -> None:
+    recipes(causal=True), seeds, st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    st.sampled_from(["left", "right"]), st.booleans(),
+)  # fmt: skip
+def test_steps_are_the_decoder_read_anew(
+    recipe: Recipe, seed: int, lengths: list[int], side: str, batched: bool
+) -> None:
+    """Whichever way a single query is attended to."""
     decoder = random_decoder(recipe, seed)
+    with mock.patch.object(lean, "_in_batches", return_value=batched):
+        read_anew(decoder, recipe, seed, lengths, side)
+
+
+def read_anew(decoder: Decoder, recipe: Recipe, seed: int, lengths: list[int], side: str) -> None:
     engine = Engine(decoder, len(lengths), LENGTH)
     ids, mask = prompts(seed, lengths, recipe.vocab_size, side)
     texts = [row[real] for row, real in zip(ids, mask, strict=True)]
@@ -88,6 +99,28 @@ def test_packed_is_plain(name: str, batch: int, dtype: torch.dtype, layout: str)
     sizes = [p.shape[0] * p.shape[1] * dtype.itemsize for p in engine.products]
     assert expected == "plain" or all(p.nbytes >= n for p, n in zip(engine.products, sizes, strict=True))
     assert engine.packed_bytes <= weights or name != "llama"  # widths that are no multiple of 16 are padded
+
+
+@pytest.mark.parametrize(("batch", "threads", "batched"), [(4, 2, False), (6, 2, True), (6, 1, False)])
+def test_many_rows_are_attended_to_in_batched_products(batch: int, threads: int, batched: bool) -> None:
+    recipe = resolve(LLAMA)
+    decoder = random_decoder(recipe, 1, dtype=torch.float32)
+    ids = random_ids(recipe, batch, 9, 2)
+    engine = Engine(decoder, batch, 9, layout="plain")
+    real, calls = lean._attend_in_batches, []
+
+    def watched(*args: Any) -> Tensor:
+        calls.append(None)
+        return real(*args)
+
+    with (
+        mock.patch.object(torch, "get_num_threads", return_value=threads),
+        mock.patch.object(lean, "_attend_in_batches", watched),
+    ):
+        engine.prefill(ids[:, :6])
+        got = torch.stack([engine.step(column) for column in ids[:, 6:].T], dim=1)
+    assert_close(got, decoder(ids, rope_length=9)[:, 6:].detach(), EXACT[torch.float32])
+    assert len(calls) == 3 * recipe.n_layers * batched
 
 
 def test_copies_are_the_engines() -> None:

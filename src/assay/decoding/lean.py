@@ -314,11 +314,11 @@ class LeanAttention:
         keys, values = _stored(ctx.state(module), k, v, append)
         legal = ctx.legal(spec.span, module.span_key)
         if self.plain and not legal.may_be_empty and ctx.backend.name != "reference":
+            q = q.view(len(q), *self.groups)  # the query heads of a group are so many queries of their key head
+            if legal.kind == "all" and _in_batches(q):
+                return _attend_in_batches(q, keys, values, spec.scale_value)
             mask = None if legal.kind == "all" else legal.as_mask(1, keys.shape[2], q.device)
-            # the query heads of a group are so many queries of their key head
-            out = F.scaled_dot_product_attention(
-                q.view(len(q), *self.groups), keys, values, attn_mask=mask, scale=spec.scale_value
-            )
+            out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=spec.scale_value)
             return out.reshape(len(q), -1)
         table = None if module.position is None else module.position.table
         call = Call(
@@ -329,6 +329,21 @@ class LeanAttention:
             bias=ctx.score_bias(spec, table, q.dtype, module.bias_key),
         )
         return ctx.backend.attend(q.unsqueeze(2), keys, values, call).reshape(len(q), -1)
+
+
+def _in_batches(q: Tensor) -> bool:
+    """True where two batched products beat the fused kernel: float32 on several threads of a CPU, many rows and key
+    heads, little work in each (measured: bench/decode.md).
+    """
+    batch, n_kv_heads, group, head_dim = q.shape
+    few = group * head_dim <= 192 and batch >= 4 and batch * n_kv_heads >= 12
+    return few and q.device.type == "cpu" and q.dtype == torch.float32 and torch.get_num_threads() > 1
+
+
+def _attend_in_batches(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """(B, K, G, D) queries that see every key (B, K, S, D), to (B, H·D)."""
+    scores = torch.baddbmm(q.new_empty(()), q.flatten(0, 1), keys.flatten(0, 1).mT, beta=0, alpha=scale)
+    return torch.bmm(scores.softmax(-1), values.flatten(0, 1)).view(len(q), -1)
 
 
 def _stored(state: KeyValues, k: Tensor, v: Tensor, append: Append) -> tuple[Tensor, Tensor]:

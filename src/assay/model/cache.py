@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.model.backend import Legal
+from assay.model.pages import collapse
 from assay.model.span import allowed
 from assay.recipe.base import Part
 from assay.recipe.span import ChunkedSpan, FullSpan, GlobalSpan, Span, WindowSpan
@@ -218,6 +219,8 @@ class KeyValues:
         self.places = places_of(span, room.max_len)
         shape = (2, room.batch, n_kv_heads, self.places.n, head_dim)
         self.store = torch.zeros(shape, dtype=room.dtype, device=room.device)
+        if self.store.device.type == "cpu":
+            collapse(self.store.data_ptr(), self.store.nbytes)
 
     @property
     def nbytes(self) -> int:
