@@ -64,6 +64,7 @@ EXAMPLES: dict[str, dict[str, Table]] = {
     "embedding_position": {"none": {}, "learned": {}, "sinusoidal": {}},
     "qk_norm": {"none": {}, "norm": {"over": "head", "norm": "rmsnorm"}},
     "query_scale": {"none": {}, "by_position": {"beta": 0.5, "period": 3}},
+    "kv": {"own": {}, "shared": {"layer": 0}},
     "differential": {"none": {}, "pairs": {"norm": {"kind": "rmsnorm", "eps": 1e-3}}},
     "head_transform": {"none": {}, "dense": {"activation": "gelu", "norm": "layernorm"}},
     "mixer": {
@@ -561,11 +562,25 @@ def layers(draw: Draw, want: Wanted, d_model: int) -> Table:
         if len(names) < most:
             names = (*names, "block")
     out["stack"] = stack(draw, list(names), most)
+    share_keys(draw, names[0], out["layers"])
     if maybe(draw, 4):
         out["n_layers"] = _count(out["stack"])
         if "cycle" in out["stack"][0] and maybe(draw, 2):
             del out["stack"][0]["n_layers"]  # a single cycle may take its length from n_layers
     return out
+
+
+def share_keys(draw: Draw, first: str, layers: Table) -> None:
+    """Let another layer's attention read the keys of the first, now and then; what is of queries is its own."""
+    source = layers.get(first, {}).get("mixer")
+    readers = [n for n, layer in layers.items() if n != first and _kind(layer.get("mixer")) in ("attention", "sum")]
+    if not readers or _kind(source) != "attention" or not maybe(draw, 2):
+        return
+    own = ("qk_norm", "query_scale", "clip_qkv", "output_gate", "scale", "inner_norm", "soft_cap")
+    mixing = {key: value for key, value in source.items() if key not in own or not maybe(draw)}
+    if mixing.get("bias", "all") != "all":
+        mixing["bias"] = [n for n in mixing["bias"] if n in ("q", "o")] if mixing["bias"] != "none" else "none"
+    layers[one(draw, *readers)]["mixer"] = {**mixing, "kv": {"layer": one(draw, first, 0)}}
 
 
 def stack(draw: Draw, names: list[str], most: int) -> list[Any]:

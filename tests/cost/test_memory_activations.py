@@ -60,6 +60,9 @@ REAL = {
     "alibi": shape(block__mixer__position="alibi"),
     "t5": shape(block__mixer__position="t5"),
     "gate": shape(block__mixer__output_gate="channel"),
+    "another layer's keys": shape(
+        layers={"own": {}, "reader": {"mixer": {"kv": {"layer": -1}}}}, stack=["own", "reader"]
+    ),
     "differential": shape(block__mixer__differential={"norm": {"kind": "rmsnorm", "gain": "none"}}),
     "query scale": shape(block__mixer__query_scale={"kind": "by_position", "beta": 0.1, "period": 32}),
     "transform": shape(head__transform={"kind": "dense", "activation": "gelu", "norm": "layernorm", "bias": True}),

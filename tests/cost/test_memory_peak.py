@@ -30,6 +30,13 @@ SHAPES: dict[str, tuple[Recipe, int, int, str, str]] = {
         shape(d_model=1024, n_layers=12, vocab_size=32_000, block__mixer__n_heads=16, block__ffn__d_ff=2752),
         1, 256, "fp32", "sdpa",
     ),
+    "layers that read the first one's keys": (
+        shape(
+            d_model=512, vocab_size=8192, block__mixer__n_heads=8, block__ffn__d_ff=512,
+            layers={"own": {}, "reader": {"mixer": {"kv": {"layer": "own"}}}}, stack=["own", "9 reader"], n_layers=10,
+        ),
+        4, 1024, "fp32", "sdpa",
+    ),
     "stored scores in 16 bits": (
         shape(d_model=512, n_layers=4, vocab_size=8192, block__mixer__n_heads=8, block__ffn__d_ff=1376),
         4, 1024, "bf16", "reference",

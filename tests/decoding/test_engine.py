@@ -75,7 +75,7 @@ LLAMA = {
     "head": {"norm": "rmsnorm"},
     "init": {"weights": {"kind": "fan_in"}, "embedding": {"kind": "normal", "std": 1.0}},
 }
-TABLES = {"llama": LLAMA, "rotary": RICH["rotary"], "parallel": RICH["parallel"]}
+TABLES = {"llama": LLAMA, "rotary": RICH["rotary"], "parallel": RICH["parallel"], "readers": RICH["readers"]}
 EXACT = {torch.float32: 1e-5, torch.bfloat16: 4e-2}  # of the largest logit; bfloat16 against float32 arithmetic
 
 

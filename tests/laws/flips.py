@@ -13,6 +13,7 @@ from assay.recipe.base import _KINDS
 from assay.recipe.embedding import Embedding, Head
 from assay.recipe.init import Init, RoleInit
 from assay.recipe.residual import Branch, Sublayer
+from assay.recipe.stack import read_stack
 from tests.strategies import EXAMPLES, Table
 
 Path = tuple[str | int, ...]
@@ -50,8 +51,7 @@ def flips_of(recipe: Recipe) -> list[Flip]:
     out.append(Flip(Recipe, "max_seq_len", ("max_seq_len",), recipe.max_seq_len, _numbers(recipe.max_seq_len), False))
     out += _fields(recipe.embedding, ("embedding",))
     out += _fields(recipe.head, ("head",))
-    for name, dump in table["layers"].items():
-        layer = next(one for one in recipe.layers if one.model_dump(mode="json", exclude={"name"}) == dump)
+    for name, layer in dict(zip(read_stack(table, []), recipe.layers, strict=True)).items():
         out += _fields(layer, ("layers", name))
     for entry in recipe.init.roles:
         out += _node(type(entry), "distribution", entry.distribution, ("init", str(entry.role)))
@@ -160,13 +160,8 @@ def _toggled(annotation: Any, value: tuple[str, ...]) -> tuple[list[str], ...]:
 
 def _stack(recipe: Recipe, table: Table) -> Flip:
     """One layer more at the end, and the layers in reverse where that is another order."""
-    names = [_name_of(layer, table) for layer in recipe.layers]
+    names = read_stack(table, [])
     values: list[list[str]] = [[*names, names[0]]]
     if names[::-1] != names:
         values.append(names[::-1])
     return Flip(Recipe, "layers", ("stack",), table["stack"], tuple(values), True)
-
-
-def _name_of(layer: Spec, table: Table) -> str:
-    dump = layer.model_dump(mode="json", exclude={"name"})
-    return next(name for name, other in table["layers"].items() if other == dump)

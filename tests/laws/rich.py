@@ -243,4 +243,31 @@ PARALLEL: Table = {
     "init": {"weights": {"kind": "xavier", "gain": 0.9}, "depth": "total_depth"},
 }
 
-RICH = {str(table["name"]): table for table in (ROTARY, SUMS, PARALLEL)}
+# layers that read the keys of earlier ones, of either of two
+READERS: Table = {
+    "name": "readers",
+    **_SIZES,
+    "embedding": {"tied": True},
+    "head": {"norm": "rmsnorm"},
+    "block": {
+        "mixer": {
+            "kind": "attention",
+            "n_heads": 4,
+            "n_kv_heads": 2,
+            "head_dim": 8,
+            "position": "rope",
+            "span": {"kind": "window", "size": 4},
+            "qk_norm": {"over": "head", "norm": "rmsnorm"},
+        },
+        "ffn": {"kind": "glu", "d_ff": 9, "activation": "silu"},
+        "residual": {"rule": "pre", "norm": "rmsnorm"},
+    },
+    "layers": {
+        "source": {"mixer": {"bias": "all"}},
+        "near": {"mixer": {"kv": {"kind": "shared", "layer": "source"}, "bias": "all"}},
+        "far": {"mixer": {"kv": {"layer": 0}, "output_gate": "head"}},
+    },
+    "stack": ["2 source", "near", "far", "near"],
+}
+
+RICH = {str(table["name"]): table for table in (ROTARY, SUMS, PARALLEL, READERS)}

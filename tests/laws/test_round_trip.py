@@ -7,6 +7,7 @@ import json
 import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,7 +60,7 @@ def test_names_and_order_decide_nothing(table: Table, random: object) -> None:
     other = shuffled({**table, "name": "another", "notes": "something else", "sources": ["x"]}, random)
     renamed = {name: f"other-{i}" for i, name in enumerate(table.get("layers", {}))}
     if renamed:
-        other["layers"] = {renamed[name]: layer for name, layer in other["layers"].items()}
+        other["layers"] = {renamed[name]: reread(layer, renamed) for name, layer in other["layers"].items()}
         other["stack"] = [rename(entry, renamed) for entry in other["stack"]]
     assert resolve(other).digest == recipe.digest
 
@@ -71,6 +72,15 @@ def shuffled(value: object, random: object) -> object:
         random.shuffle(keys)  # type: ignore[attr-defined]
         return {key: shuffled(value[key], random) for key in keys}
     return [shuffled(item, random) for item in value] if isinstance(value, list) else value
+
+
+def reread(layer: Any, names: dict[str, str]) -> Any:
+    """A layer whose keys are those of a layer with a new name."""
+    mixer = layer.get("mixer")
+    if not isinstance(mixer, dict) or "kv" not in mixer:
+        return layer
+    source = mixer["kv"]["layer"]
+    return {**layer, "mixer": {**mixer, "kv": {"layer": names.get(source, source)}}}
 
 
 def rename(entry: object, names: dict[str, str]) -> object:

@@ -61,19 +61,20 @@ def norm(w: Weights, name: str, rule: Any, x: Array) -> Array:
 # the two sublayers
 
 
-def mixer(w: Weights, name: str, table: Table, x: Array) -> Array:
-    """What an authored mixer makes of (T, d)."""
+def mixer(w: Weights, name: str, table: Table, x: Array, kept: dict[int, tuple[Array, Array]]) -> Array:
+    """What an authored mixer makes of (T, d); ``kept``: keys and values of the layers before, by depth."""
     if table["kind"] == "sum":
-        return sum_of(w, name, table, x, lambda w, name, branch, x: mixer(w, name, branch["mixer"], x))
+        return sum_of(w, name, table, x, lambda w, name, branch, x: mixer(w, name, branch["mixer"], x, kept))
     heads, d_head = table["n_heads"], table["head_dim"]
-    groups = table.get("n_kv_heads", heads)
-    q, k, v = (linear(w, f"{name}.{p}", x) for p in "qkv")
-    if "clip_qkv" in table:
-        q, k, v = (np.minimum(np.maximum(a, -table["clip_qkv"]), table["clip_qkv"]) for a in (q, k, v))
     length = len(x)
-    q = _turned(w, f"{name}.q_norm", table, q.reshape(length, heads, d_head))
-    k = _turned(w, f"{name}.k_norm", table, k.reshape(length, groups, d_head))
-    v = v.reshape(length, groups, d_head)
+    q = _turned(w, f"{name}.q_norm", table, _projected(w, f"{name}.q", table, x, heads))
+    if "kv" in table:
+        k, v = kept[table["kv"]["layer"]]
+    else:
+        groups = table.get("n_kv_heads", heads)
+        k = _turned(w, f"{name}.k_norm", table, _projected(w, f"{name}.k", table, x, groups))
+        v = _projected(w, f"{name}.v", table, x, groups)
+        kept[int(name.split(".")[1])] = k, v
     if "query_scale" in table:
         q = np.array([query_scale(table["query_scale"], t) * token for t, token in enumerate(q)])
     if "differential" in table:
@@ -97,6 +98,14 @@ def mixer(w: Weights, name: str, table: Table, x: Array) -> Array:
             for c in range(heads * d_head):
                 joined[t, c] *= sigmoid(float(gates[t, c // d_head if table["output_gate"] == "head" else c]))
     return linear(w, f"{name}.o", joined)
+
+
+def _projected(w: Weights, name: str, table: Table, x: Array, heads: int) -> Array:
+    """(T, d) to (T, heads, D), clipped."""
+    y = linear(w, name, x)
+    if "clip_qkv" in table:
+        y = np.minimum(np.maximum(y, -table["clip_qkv"]), table["clip_qkv"])
+    return y.reshape(len(x), heads, table["head_dim"])
 
 
 def query_scale(rule: Table, position: int) -> float:
@@ -312,11 +321,12 @@ def logits(table: Table, placement: str, norm_rule: Any, weights: Weights, ids: 
 
     step = PLACEMENTS[placement][0]
     stack = table["stack"]
+    kept: dict[int, tuple[Array, Array]] = {}
     for i, layer_name in enumerate(stack):
         layer, at = table["layers"][layer_name], f"layers.{i}"
         x = step(
             x,
-            lambda x, at=at, layer=layer: mixer(w, f"{at}.mixer", layer["mixer"], x),
+            lambda x, at=at, layer=layer: mixer(w, f"{at}.mixer", layer["mixer"], x, kept),
             lambda x, at=at, layer=layer: ffn(w, f"{at}.ffn", layer["ffn"], x),
             lambda slot, x, at=at: norm(w, f"{at}.residual.{slot}", norm_rule, x),
             lambda slot, at=at: w.need(f"{at}.residual.{slot}"),

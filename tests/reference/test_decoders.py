@@ -106,6 +106,18 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "differential": {"differential": {"kind": "pairs", "norm": NORMS["no gain"]}},
     "differential, a start": {"differential": {"kind": "pairs", "norm": LAYER, "start": 0.3}, "inner_norm": RMS},
     "differential, no norm": {"differential": {"norm": "none"}, "n_kv_heads": 4, "sinks": "per_head", "span": WINDOW},
+    "keys of the layer before": {"kv": {"kind": "shared", "layer": 0}},
+    "keys of the layer before, all else its own": {
+        "kv": {"layer": 0},
+        "qk_norm": {"over": "head", "norm": RMS},
+        "clip_qkv": 0.5,
+        "bias": ["q", "o"],
+        "output_gate": "head",
+        "query_scale": STEPS,
+        "sinks": "per_head",
+        "scale": 0.3,
+        "differential": {"kind": "pairs", "norm": LAYER, "start": 0.3},
+    },
     "clip before qk-norm": {"clip_qkv": 0.5, "qk_norm": {"over": "head", "norm": RMS}},
     "interleaved": {"position": {**ROPE, "layout": "interleaved"}},
     "partial": {"position": {**ROPE, "fraction": 0.5}},
@@ -283,7 +295,8 @@ def test_random_recipe(seed: int) -> None:
 
 
 def _pick_name(rng: np.random.Generator) -> str:
-    return list(ATTENTION)[int(rng.integers(len(ATTENTION)))]
+    names = [name for name, table in ATTENTION.items() if "kv" not in table]  # drawn for any depth, beside any other
+    return names[int(rng.integers(len(names)))]
 
 
 def _extra(rng: np.random.Generator) -> dict[str, Any]:

@@ -110,6 +110,24 @@ def test_qk_clip_puts_the_largest_logit_at_the_limit(n_kv_heads: int) -> None:
     torch.testing.assert_close(after.double(), want.double(), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("layer", [0, 1])
+def test_qk_clip_leaves_keys_that_other_layers_read(layer: int) -> None:
+    """Only the layer's own queries are scaled, whether it makes the keys or reads them."""
+    readers = ["layers.own={}", "layers.reader.mixer.kv={layer = 0}", 'stack=["own", "2 reader"]', "n_layers=3"]
+    decoder = build(load("tiny/base", readers), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for p in named_params(decoder):
+        if p.role == "attn_in":
+            p.param.data.copy_(torch.randn(p.param.shape, generator=generator, dtype=torch.float64) * 0.3)
+    ids = torch.randint(0, 256, (2, 16), generator=generator)
+    before, weights = heads(decoder, ids)[layer], {p.name: p.param.clone() for p in named_params(decoder)}
+    limit = float(before.sort().values[1:3].mean())
+    assert clip_heads(decoder, {layer: before}, limit) == 2
+    torch.testing.assert_close(heads(decoder, ids)[layer], before.clamp_max(limit), rtol=1e-6, atol=0)
+    changed = [p.name for p in named_params(decoder) if not torch.equal(p.param, weights[p.name])]
+    assert changed == [f"layers.{layer}.mixer.q.weight"]
+
+
 def test_a_clipped_run_keeps_its_logits_down(text: Path, tmp_path: Path) -> None:  # noqa: F811
     free = train(config_for(text, steps=8, telemetry_every=1), tmp_path / "free")
     limit = 0.02

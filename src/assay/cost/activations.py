@@ -15,7 +15,7 @@ from assay.cost.rules import Work
 from assay.cost.tape import Numerics, OpWork, Tape, Value
 from assay.cost.trace import logits_chunk, trace_embedding, trace_head, trace_layer, trace_logits, trace_loss
 from assay.recipe.layer import Layer
-from assay.recipe.mixer import attentions_of
+from assay.recipe.mixer import Attention, attentions_of
 from assay.recipe.recipe import Recipe
 
 RECOMPUTE = ("none", "selective", "full")
@@ -50,6 +50,7 @@ class Profile(NamedTuple):
         forward_rise: bytes of its forward pass when nothing is kept.
         grads: bytes of its parameter gradients.
         out: its output to the next stage.
+        waits: bytes of gradients that its backward pass leaves for an earlier layer, less those that it takes up.
     """
 
     kept: int
@@ -61,6 +62,7 @@ class Profile(NamedTuple):
     work: dict[str, OpWork]
     shared: dict[object, int]
     unknown: frozenset[str]
+    waits: int = 0
 
 
 class Network(NamedTuple):
@@ -145,8 +147,30 @@ def network(recipe: Recipe, run: Execution, *, train: bool = True, logits_for: i
             seen[key] = layer_profile(layer, recipe.d_model, x, run, train=train)
         layers.append(seen[key])
         x = layers[-1].out
+    layers = _with_sources(recipe, layers, run, train)
     head = _head(recipe, x, run) if train else _logits(recipe, x, run, logits_for)
     return Network(embedding, tuple(layers), head)
+
+
+def _with_sources(recipe: Recipe, layers: list[Profile], run: Execution, train: bool) -> list[Profile]:
+    """Keys and values that later layers read are held until the last reader has run; their gradients, the way back."""
+    readers: dict[int, int] = {}  # source -> its last reader
+    for depth, layer in enumerate(recipe.layers):
+        if isinstance(layer.mixer, Attention) and layer.mixer.source is not None:
+            readers[layer.mixer.source] = depth
+    out = list(layers)
+    for source, last in readers.items():
+        spec = recipe.layers[source].mixer
+        assert isinstance(spec, Attention)
+        nbytes = 2 * run.work.tokens * -(-spec.kv_width // run.tp) * run.numerics.compute
+        if not train:
+            for depth in range(source + 1, last + 1):
+                out[depth] = out[depth]._replace(forward_rise=out[depth].forward_rise + nbytes)
+            continue
+        held = nbytes if run.recompute == "full" else 0  # else its own core holds them
+        out[source] = out[source]._replace(kept=out[source].kept + held, waits=out[source].waits - nbytes)
+        out[last] = out[last]._replace(waits=out[last].waits + nbytes)
+    return out
 
 
 def layer_profile(layer: Layer, d: int, x: Value, run: Execution, *, train: bool = True) -> Profile:
@@ -186,8 +210,17 @@ def backward_peak(stages: tuple[Profile, ...], shared: int, grad_share: int = 1)
     peak = live
     for stage in reversed(stages):
         peak = max(peak, live + stage.rise)
-        live += -(-stage.grads // grad_share) - stage.kept
+        live += -(-stage.grads // grad_share) + stage.waits - stage.kept
     return max(peak, live)
+
+
+def highest_rise(stages: tuple[Profile, ...]) -> int:
+    """The largest rise of a stage's backward pass, over the gradients that wait for earlier ones."""
+    waiting = top = 0
+    for stage in reversed(stages):
+        top = max(top, waiting + stage.rise)
+        waiting += stage.waits
+    return top
 
 
 def megatron_layer_bytes(

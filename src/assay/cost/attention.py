@@ -20,15 +20,17 @@ from assay.recipe.roles import ParamRole
 
 @costs(Attention)
 class AttentionCost(CostRule[Attention]):
-    """Projections, the two products of the core, and 2 · n_kv_heads · head_dim elements a token in the cache."""
+    """Projections, the two products of the core, and 2 · n_kv_heads · head_dim elements a token in the cache.
+
+    Where keys are another layer's there is no k, no v and nothing in the cache; the core reads them all the same.
+    """
 
     def tensors(self, spec: Attention, d: int) -> list[Tensor]:
         bias = spec.bias
-        out = [
-            *linear("q", spec.q_width, d, ParamRole.ATTN_IN, "q" in bias),
-            *linear("k", spec.kv_width, d, ParamRole.ATTN_IN, "k" in bias),
-            *linear("v", spec.kv_width, d, ParamRole.ATTN_VALUE, "v" in bias),
-        ]
+        out = linear("q", spec.q_width, d, ParamRole.ATTN_IN, "q" in bias)
+        if spec.source is None:
+            out += linear("k", spec.kv_width, d, ParamRole.ATTN_IN, "k" in bias)
+            out += linear("v", spec.kv_width, d, ParamRole.ATTN_VALUE, "v" in bias)
         if spec.output_gate != "none":
             out += linear("gate", _gate_width(spec), d, ParamRole.ATTN_IN, "gate" in bias)
         out += linear("o", d, spec.q_width, ParamRole.ATTN_OUT, "o" in bias)
@@ -45,7 +47,7 @@ class AttentionCost(CostRule[Attention]):
 
     def flops(self, spec: Attention, d: int, work: Work) -> Flops:
         gate = 0 if spec.output_gate == "none" else _gate_width(spec)
-        widths = 2 * spec.q_width + 2 * spec.kv_width + gate
+        widths = 2 * spec.q_width + 2 * spec.own_kv_width + gate
         # scores and values: 2 FLOPs a channel each, by query heads whatever the number of KV heads
         pair = 4 * spec.n_heads * spec.head_dim * work.batch * spec.cores
         return Flops(
@@ -55,7 +57,7 @@ class AttentionCost(CostRule[Attention]):
         )
 
     def cache(self, spec: Attention, d: int, length: int) -> CacheSize:
-        per_token = 2 * spec.kv_width
+        per_token = 2 * spec.own_kv_width
         return CacheSize(per_token, per_token * kept_tokens(spec.span, length))
 
     def trace(self, spec: Attention, d: int, tape: Tape, x: Value) -> Value:
@@ -65,12 +67,18 @@ class AttentionCost(CostRule[Attention]):
         def project(name: str, width: int) -> Value:
             return ops.linear(tape, PROJECTIONS, x, d, width, bias=name in bias, split="out")
 
-        q, k, v = project("q", spec.q_width), project("k", spec.kv_width), project("v", spec.kv_width)
-        if spec.clip_qkv != "none":
-            q, k, v = (_clip(tape, y) for y in (q, k, v))
-        q, k = _heads(tape, spec, q, spec.n_heads), _heads(tape, spec, k, spec.n_kv_heads)
+        def prepared(name: str, heads: int) -> Value:
+            y = project(name, heads * spec.head_dim)
+            y = y if spec.clip_qkv == "none" else _clip(tape, y)
+            return y if name == "v" else _heads(tape, spec, y, heads)
+
+        q = prepared("q", spec.n_heads)
         if isinstance(spec.query_scale, ByPosition):
             q = _query_scale(tape, spec.query_scale, q)
+        if spec.source is None:
+            k, v = prepared("k", spec.n_kv_heads), prepared("v", spec.n_kv_heads)
+        else:  # held where they were made
+            k, v = (Value(tape.tokens * tape.share(spec.kv_width), q.width, Store(0)) for _ in range(2))
         at = tape.at
         keys = min(at.past + at.new, kept_tokens(spec.span, at.past + at.new) + at.new - 1)
         pairs = Pairs(legal_pairs(spec.span, at.new, at.past), at.new * (at.past + at.new), keys)
@@ -134,7 +142,8 @@ def _qk_norm_tensors(spec: Attention) -> list[Tensor]:
     if not isinstance(qk, NormedQk):
         return []
     out = []
-    for name, heads in (("q_norm", spec.n_heads), ("k_norm", spec.n_kv_heads)):
+    keys = (("k_norm", spec.n_kv_heads),) if spec.source is None else ()
+    for name, heads in (("q_norm", spec.n_heads), *keys):
         if qk.gain_per == "head" and isinstance(qk.norm, RMSNorm | LayerNorm):
             out += [t.under(name) for t in gain_tensors(qk.norm, (heads, spec.head_dim))]
         else:

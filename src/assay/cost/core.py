@@ -40,6 +40,11 @@ def heads_first(tape: Tape, spec: Attention) -> bool:
     return tape.share(spec.n_heads) > 1 and tape.at.new > 1
 
 
+def alone(tape: Tape, spec: Attention) -> bool:
+    """Whether keys that lie token by token lie head by head as well: one sequence, one head or one token."""
+    return tape.at.batch == 1 or tape.share(spec.n_kv_heads) == 1 or tape.at.new == 1
+
+
 def stores_scores(spec: Attention, backend: str) -> bool:
     """Whether this layer's kernel writes its scores to memory: the reference does, torch's sdpa does not.
 
@@ -161,6 +166,10 @@ def _stored(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pa
     # grouped heads: torch's matmul repeats keys and values for every query head, where it cannot see them as a view
     repeats = group > 1 and batch * tape.share(spec.n_kv_heads) > 1
     k = ops.copy(tape, CORE, k, k.n * group) if repeats else k
+    if spec.source is not None and not repeats and not alone(tape, spec):
+        # a product copies what lies token by token, and that copy is what is kept: here beside the source's
+        k = k if heads_first(tape, spec) else tape.node(CORE, Value(k.n, k.width), k)
+        v = tape.node(CORE, Value(v.n, v.width), v)
     s = tape.node(CORE, Value(n, q.width), scaled, k, keep=(scaled, k))
     s = ops.cast(tape, SOFTMAX, s, wide)
     if spec.soft_cap != "none":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from assay.cost import ops
-from assay.cost.core import CORE, Pairs, attend, heads_first, score_bias, stores_scores
+from assay.cost.core import CORE, Pairs, alone, attend, heads_first, score_bias, stores_scores
 from assay.cost.rules import Named, Tensor
 from assay.cost.tape import Store, Tape, Value
 from assay.recipe.differential import HeadPairs
@@ -43,9 +43,8 @@ def _keys_copied(tape: Tape, spec: Attention) -> bool:
 
     Where query heads share keys, the stored core repeats them anyway.
     """
-    alone = tape.at.batch == 1 or tape.share(spec.n_kv_heads) == 1 or tape.at.new == 1
     stored = stores_scores(spec, tape.numerics.backend)
-    return stored and spec.n_heads == spec.n_kv_heads and not alone and not heads_first(tape, spec)
+    return stored and spec.n_heads == spec.n_kv_heads and not alone(tape, spec) and not heads_first(tape, spec)
 
 
 def _factor(tape: Tape, head_dim: int, width: int) -> Store:

@@ -10,6 +10,7 @@ from assay.cost.activations import (
     Profile,
     activation_report,
     backward_peak,
+    highest_rise,
     network,
 )
 from assay.cost.model import count_layers, embedding_tensors, head_tensors, layer_tensors
@@ -79,7 +80,7 @@ def stage_memory(
         parts = _with_gradients(stage.parts, optimizer.gradients, param_width)
         rise = backward_peak(parts, shared, grad_share)
     else:
-        rise = activations + state.gradients + max(part.rise for part in stage.parts)
+        rise = activations + state.gradients + highest_rise(stage.parts)
     return {
         "stage": stage.number,
         "layers": stage.layers,
@@ -151,7 +152,7 @@ def _cache_on_device(layer: Layer, recipe: Recipe, seq_len: int, tp: int) -> int
     whole = sum(rule_of(part).cache(part, recipe.d_model, seq_len).held for part in (layer.mixer, layer.ffn))
     if tp == 1 or not isinstance(layer.mixer, Attention):
         return whole
-    heads = layer.mixer.n_kv_heads
+    heads = layer.mixer.n_kv_heads  # of which none are kept where they are another layer's
     return whole // heads * -(-heads // tp)
 
 

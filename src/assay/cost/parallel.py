@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from assay.cost.findings import Finding, ffns_of
 from assay.cost.model import count_layers
 from assay.recipe.errors import nearest
-from assay.recipe.mixer import attentions_of
+from assay.recipe.mixer import Attention, attentions_of
 from assay.recipe.recipe import Recipe
 from assay.recipe.residual import Serial
 
@@ -166,10 +166,25 @@ def _stack_findings(recipe: Recipe, plan: ParallelPlan) -> Iterator[Finding]:
             f"{layers} layers do not divide by {stages}: the longest stage has {longest}, the shortest {longest - 1}"
         )
         yield Finding("warning", "n_layers", layers, message, "take one of " + _divisors(layers) + " stages")
+    yield from _source_findings(recipe, plan)
     if plan.pp > 1 and plan.microbatches < plan.pp:
         message = f"{plan.microbatches} micro-batches leave {bubble(plan):.0%} of the pipeline idle"
         fix = f"take microbatches >= {4 * plan.pp}, or fewer stages"
         yield Finding("warning", "parallel.microbatches", plan.microbatches, message, fix)
+
+
+def _source_findings(recipe: Recipe, plan: ParallelPlan) -> Iterator[Finding]:
+    """Keys are read in the stage that makes them; no plan sends them on."""
+    if plan.pp > recipe.n_layers:
+        return
+    stage = [i for i, n in enumerate(stage_layers(recipe.n_layers, plan.pp)) for _ in range(n)]
+    for depth, layer in enumerate(recipe.layers):
+        source = layer.mixer.source if isinstance(layer.mixer, Attention) else None
+        if source is not None and stage[source] != stage[depth]:
+            message = f"pp = {plan.pp} parts layer {depth} from layer {source}, whose keys it reads"
+            fix = "take fewer stages, or sources of its own in each"
+            yield Finding("error", f"layers.{layer.name}.mixer.kv", source, message, fix)
+            return
 
 
 def _head_findings(place: str, n_heads: int, n_kv_heads: int, tp: int) -> Iterator[Finding]:

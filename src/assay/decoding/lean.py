@@ -73,10 +73,9 @@ class Lean:
     def _part(self, module: nn.Module) -> Part:
         if _as_built(module):
             if type(module) is Attention and module.difference is None:
-                gate = [module.gate] if module.spec.output_gate != "none" else []
-                return LeanAttention(
-                    module, self._linears(module.q, module.k, module.v, *gate), self._linears(module.o)
-                )
+                inner = [module.q, *((module.k, module.v) if module.spec.source is None else ())]
+                inner += [module.gate] if module.spec.output_gate != "none" else []
+                return LeanAttention(module, self._linears(*inner), self._linears(module.o))
             if type(module) is Glu:
                 return _glu(module, self._linears(module.gate, module.up), self._linears(module.down))
             if type(module) is Mlp:
@@ -269,7 +268,7 @@ class LeanAttention:
         self.module, self.spec, self.wide, self.o = module, spec, wide, o
         self.clip = None if spec.clip_qkv == "none" else float(spec.clip_qkv)
         self.inner = _unary(module.inner_norm)
-        self.q, self.kv = spec.q_width, spec.kv_width
+        self.q, self.kv = spec.q_width, spec.own_kv_width
         self.by_heads = not isinstance(spec.qk_norm, NormedQk) and isinstance(spec.position, Rope | NoPosition)
         self.plain = spec.soft_cap == "none" and spec.sinks == "none" and isinstance(spec.position, Rope | NoPosition)
         self.groups = (spec.n_kv_heads, spec.n_heads // spec.n_kv_heads, spec.head_dim)
@@ -293,25 +292,27 @@ class LeanAttention:
         return self.o.run(out)
 
     def _split(self, qkv: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, q + 2 kv) to queries (B, H, D), keys and values (B, K, D), normed and rotated."""
+        """(B, q + 2 kv) to queries (B, H, D), keys and values (B, K, D), normed and rotated; K = 0 without keys."""
         spec = self.spec
+        n_kv_heads = self.kv // spec.head_dim
         if self.by_heads:
             heads = qkv.view(len(qkv), -1, spec.head_dim)
-            both, v = heads[:, : spec.n_heads + spec.n_kv_heads], heads[:, spec.n_heads + spec.n_kv_heads :]
+            both, v = heads[:, : spec.n_heads + n_kv_heads], heads[:, spec.n_heads + n_kv_heads :]
             if isinstance(spec.position, Rope):
                 own, partner = ctx.rope(spec.position, spec.head_dim, qkv.dtype, self.module.position_key)
                 both = turn(both, own.squeeze(1), partner.squeeze(1), spec.position.layout)
             return both[:, : spec.n_heads], both[:, spec.n_heads :], v
         q, k, v = qkv.unsqueeze(1).split((self.q, self.kv, self.kv), dim=-1)
         q = self.module.heads(q, spec.n_heads, self.module.q_norm, ctx).squeeze(2)
+        if not n_kv_heads:
+            return q, q[:, :0], q[:, :0]
         k = self.module.heads(k, spec.n_kv_heads, self.module.k_norm, ctx).squeeze(2)
         return q, k, v.view(len(v), spec.n_kv_heads, spec.head_dim)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> Tensor:
         """(B, H, D) queries against the keys kept, the new one among them, to (B, H·D)."""
-        spec, module, append = self.spec, self.module, ctx.append
-        assert append is not None
-        keys, values = _stored(ctx.state(module), k, v, append)
+        spec, module = self.spec, self.module
+        keys, values = self._keys(k, v, ctx) if spec.source is None else ctx.keys_of(spec.source)
         legal = ctx.legal(spec.span, module.span_key)
         if self.plain and not legal.may_be_empty and ctx.backend.name != "reference":
             q = q.view(len(q), *self.groups)  # the query heads of a group are so many queries of their key head
@@ -329,6 +330,14 @@ class LeanAttention:
             bias=ctx.score_bias(spec, table, q.dtype, module.bias_key),
         )
         return ctx.backend.attend(q.unsqueeze(2), keys, values, call).reshape(len(q), -1)
+
+    def _keys(self, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        """Keys and values that are seen, (B, K, S, D), the new ones stored among them."""
+        assert ctx.append is not None
+        keys, values = _stored(ctx.state(self.module), k, v, ctx.append)
+        if self.module.offers:
+            ctx.offer_keys(keys, values)
+        return keys, values
 
 
 def _in_batches(q: Tensor) -> bool:

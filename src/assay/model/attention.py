@@ -39,8 +39,10 @@ class Attention(Module):
         self.bias_key = f"{self.position_key} {self.span_key}"  # what keys stand where is the span's, with a cache
         bias = spec.bias
         self.q = Linear(d, spec.q_width, ParamRole.ATTN_IN, bias="q" in bias)
-        self.k = Linear(d, spec.kv_width, ParamRole.ATTN_IN, bias="k" in bias)
-        self.v = Linear(d, spec.kv_width, ParamRole.ATTN_VALUE, bias="v" in bias)
+        if spec.source is None:
+            self.k = Linear(d, spec.kv_width, ParamRole.ATTN_IN, bias="k" in bias)
+            self.v = Linear(d, spec.kv_width, ParamRole.ATTN_VALUE, bias="v" in bias)
+        self.offers = False  # to later layers; the decoder, which knows them, says so
         if spec.output_gate != "none":
             width = spec.n_heads if spec.output_gate == "head" else spec.q_width
             self.gate = Linear(d, width, ParamRole.ATTN_IN, bias="gate" in bias)
@@ -53,7 +55,9 @@ class Attention(Module):
             self.declare("sinks", (spec.n_heads,), ParamRole.SINK, 0.0)
         else:
             self.sinks = None
-        self.q_norm, self.k_norm = _qk_norms(spec)
+        self.q_norm = _qk_norm(spec, spec.n_heads)
+        if spec.source is None:
+            self.k_norm = _qk_norm(spec, spec.n_kv_heads)
         self.position: Table | None = None
         if isinstance(spec.position, T5Bias) and spec.position.table == "own":
             self.position = Table(spec.position.n_buckets, spec.n_heads, ParamRole.POSITION)
@@ -61,16 +65,10 @@ class Attention(Module):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, T, d) to (B, T, d)."""
         spec = self.spec
-        q, k, v = self.q(x), self.k(x), self.v(x)
-        if spec.clip_qkv != "none":
-            c = spec.clip_qkv
-            q, k, v = q.clamp(-c, c), k.clamp(-c, c), v.clamp(-c, c)
-        q, k = self.heads(q, spec.n_heads, self.q_norm, ctx), self.heads(k, spec.n_kv_heads, self.k_norm, ctx)
-        v = v.unflatten(-1, (spec.n_kv_heads, spec.head_dim)).transpose(1, 2)
+        q = self.heads(self._clipped(self.q(x)), spec.n_heads, self.q_norm, ctx)
         if isinstance(spec.query_scale, ByPosition):
             q = q * ctx.query_scale(spec.query_scale, q.dtype)
-        if ctx.append is not None:
-            k, v = ctx.state(self).extend(k, v, ctx.append)
+        k, v = self._keys(x, ctx) if spec.source is None else ctx.keys_of(spec.source)
         call = Call(
             legal=ctx.legal(spec.span, self.span_key),
             scale=spec.scale_value,
@@ -93,13 +91,31 @@ class Attention(Module):
             out = out * gate
         return self.o(out)  # type: ignore[no-any-return]
 
-    def new_state(self, room: Room) -> KeyValues:
-        """Where a cache keeps this attention's keys and values, after norm and rotation."""
+    def _clipped(self, x: Tensor) -> Tensor:
+        c = self.spec.clip_qkv
+        return x if c == "none" else x.clamp(-c, c)
+
+    def _keys(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        """Keys and values that the queries are held against, (B, K, S, D), those in the cache among them."""
+        spec = self.spec
+        k, v = self._clipped(self.k(x)), self._clipped(self.v(x))
+        k = self.heads(k, spec.n_kv_heads, self.k_norm, ctx)
+        v = v.unflatten(-1, (spec.n_kv_heads, spec.head_dim)).transpose(1, 2)
+        if ctx.append is not None:
+            k, v = ctx.state(self).extend(k, v, ctx.append)
+        if self.offers:
+            ctx.offer_keys(k, v)
+        return k, v
+
+    def new_state(self, room: Room) -> KeyValues | None:
+        """Where a cache keeps this attention's keys and values, after norm and rotation; None where it has none."""
         if not self.spec.span.is_causal:
             raise UnsupportedCache(
                 f"span {self.spec.span.kind_name} is not causal: a token read later changes what earlier ones saw; "
                 "call without a cache"
             )
+        if self.spec.source is not None:
+            return None
         return KeyValues(room, self.spec.span, self.spec.n_kv_heads, self.spec.head_dim)
 
     def heads(self, x: Tensor, n: int, norm: nn.Module, ctx: Context) -> Tensor:
@@ -120,17 +136,14 @@ class Attention(Module):
         return x
 
 
-def _qk_norms(spec: AttentionSpec) -> tuple[Any, Any]:
+def _qk_norm(spec: AttentionSpec, n_heads: int) -> Any:
     qk = spec.qk_norm
     if not isinstance(qk, NormedQk):
-        return nn.Identity(), nn.Identity()
+        return nn.Identity()
     if qk.gain_per == "head":
         assert isinstance(qk.norm, RMSNorm | LayerNorm)
-        heads = (spec.n_heads, spec.n_kv_heads)
-        return gain_norm(qk.norm, (heads[0], spec.head_dim)), gain_norm(qk.norm, (heads[1], spec.head_dim))
-    if qk.over == "head":
-        return build_part(qk.norm, spec.head_dim), build_part(qk.norm, spec.head_dim)
-    return build_part(qk.norm, spec.q_width), build_part(qk.norm, spec.kv_width)
+        return gain_norm(qk.norm, (n_heads, spec.head_dim))
+    return build_part(qk.norm, spec.head_dim if qk.over == "head" else n_heads * spec.head_dim)
 
 
 def _shown_scores(q: Tensor, k: Tensor, call: Call) -> Tensor:

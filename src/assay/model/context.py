@@ -91,6 +91,15 @@ class Context:
         """What the module keeps in the cache, as its ``new_state`` made it; None without a cache."""
         return None if self.cache is None else self.cache.state(module)
 
+    def offer_keys(self, k: Tensor, v: Tensor) -> None:
+        """The running layer's keys and values, (B, K, S, D), for later layers to read."""
+        self.sources.setdefault(self.layer, {})["kv"] = (k, v)
+
+    def keys_of(self, layer: int) -> tuple[Tensor, Tensor]:
+        """What the layer at this depth offered."""
+        k, v = self.sources[layer]["kv"]
+        return k, v
+
     def rope(self, spec: Rope, head_dim: int, dtype: torch.dtype, key: str = "") -> tuple[Tensor, Tensor]:
         """Factors for :func:`turn`, (1 or B, 1, T, r): computed once a pass for all layers that share them.
 

@@ -136,6 +136,8 @@ class Decoder(nn.Module):
         self.recipe = recipe
         self.embedding = Embedding(recipe)
         self.layers = nn.ModuleList(Block(layer, recipe.d_model) for layer in recipe.layers)
+        for source in {spec.source for layer in recipe.layers for spec in attentions_of(layer.mixer)} - {None}:
+            self.layers[source].mixer.offers = True  # type: ignore[index, union-attr]
         self.head = Head(recipe)
         self.use_backend(backend)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, SerializeAsAny, field_validator, model_validator
@@ -13,6 +14,7 @@ from assay.recipe.norm import NO_NORM, DropoutRate, LayerNorm, NormSlot, RMSNorm
 from assay.recipe.position import DynamicScaling, LongRopeScaling, NtkScaling, PositionSlot, Rope, YarnScaling
 from assay.recipe.query_scale import NoQueryScale, QueryScaleSlot
 from assay.recipe.roles import ParamRole
+from assay.recipe.sharing import KeysSlot, OwnKeys, SharedKeys
 from assay.recipe.span import FullSpan, SpanSlot
 
 
@@ -88,6 +90,7 @@ class Attention(Mixer):
 
     ``scale``: ``inv_sqrt_head_dim``, ``inv_head_dim`` (muP) or a number. ``output_gate``: a sigmoid of the input, one a
     ``channel`` or one a ``head``. ``sinks``: a learned logit a head that takes probability and gives nothing.
+    ``kv``: keys and values of the layer's own, or an earlier layer's; then there is no k, no v and no norm of keys.
     """
 
     kind: Literal["attention"] = "attention"
@@ -96,6 +99,7 @@ class Attention(Mixer):
     head_dim: PositiveInt
     position: PositionSlot
     span: SpanSlot = FullSpan()
+    kv: KeysSlot = OwnKeys()
     scale: PositiveFloat | Literal["inv_sqrt_head_dim", "inv_head_dim"] = "inv_sqrt_head_dim"
     bias: tuple[Literal["q", "k", "v", "gate", "o"], ...] = ()
     clip_qkv: PositiveFloat | Literal["none"] = "none"
@@ -115,7 +119,7 @@ class Attention(Mixer):
 
     @classmethod
     def fill(cls, raw: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
-        """``n_kv_heads`` = n_heads, ``head_dim`` = d_model / n_heads where absent; ``bias = "all"`` without a gate."""
+        """``n_kv_heads`` = n_heads, ``head_dim`` = d_model / n_heads where absent; ``bias = "all"`` where it can."""
         n_heads = raw.get("n_heads")
         if isinstance(n_heads, int) and n_heads > 0:
             raw.setdefault("n_kv_heads", n_heads)
@@ -127,8 +131,11 @@ class Attention(Mixer):
                         allowed="a head_dim, or n_heads that divides d_model",
                     )
                 raw["head_dim"] = sizes.d_model // n_heads
-        if raw.get("bias") == "all" and raw.get("output_gate", "none") == "none":
-            raw["bias"] = [p for p in _PROJECTIONS if p != "gate"]
+        kv = raw.get("kv", "own")
+        absent = [] if kv == "own" or (isinstance(kv, dict) and kv.get("kind") == "own") else ["k", "v"]
+        absent += ["gate"] if raw.get("output_gate", "none") == "none" else []
+        if raw.get("bias") == "all" and absent:
+            raw["bias"] = [p for p in _PROJECTIONS if p not in absent]
         scale, head_dim = raw.get("scale"), raw.get("head_dim")
         if isinstance(scale, float) and isinstance(head_dim, int) and head_dim > 0:
             # one architecture, one digest: a number that a rule gives is written as the rule
@@ -156,6 +163,8 @@ class Attention(Mixer):
             raise refuse("qk_norm.over", "one head is the whole width", "width", '"head", which is the same')
         if isinstance(self.differential, HeadPairs):
             check_pairs(self.differential, {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads}, self.dropout)
+        if self.source is not None and {"k", "v"} & set(self.bias):
+            raise refuse("bias", "keys and values are another layer's: no k, no v", list(self.bias), "q, gate, o")
         if "gate" in self.bias and self.output_gate == "none":
             raise refuse(
                 "bias", "a bias on a gate that does not exist", list(self.bias), "output_gate, or no gate bias"
@@ -177,12 +186,23 @@ class Attention(Mixer):
         return 2 if isinstance(self.differential, HeadPairs) else 1
 
     @property
+    def source(self) -> int | None:
+        """The depth of the layer whose keys and values are read; None: the layer's own."""
+        return self.kv.layer if isinstance(self.kv, SharedKeys) else None
+
+    @property
     def q_width(self) -> int:
         return self.n_heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
+        """Channels of the keys that are read."""
         return self.n_kv_heads * self.head_dim
+
+    @property
+    def own_kv_width(self) -> int:
+        """Channels of the keys that are projected, and kept in a cache: none where they are another layer's."""
+        return self.kv_width if self.source is None else 0
 
 
 def _check_order(qk_norm: NormedQk, position: Rope) -> None:
@@ -230,6 +250,38 @@ class MixerSum(Mixer):
         if any(b.mixer.is_none for b in value):
             raise ValueError("a branch of a sum cannot be none")
         return value
+
+
+def check_sources(mixers: Sequence[Mixer]) -> None:
+    """What is read must be there, and be what the reader takes it for; ``mixers`` in order of depth.
+
+    Raises an error that names the place, for a validator to pass on.
+    """
+    for depth, mixer in enumerate(mixers):
+        path = f"layers.{depth}.mixer"
+        if not isinstance(mixer, Attention):
+            if any(spec.source is not None for spec in attentions_of(mixer)):
+                raise refuse(path, "inside a sum an attention has keys of its own", "shared", 'kv = "own"')
+            continue
+        if mixer.source is None:
+            continue
+        if mixer.source >= depth:
+            raise refuse(f"{path}.kv.layer", "is no earlier layer", mixer.source, f"less than {depth}")
+        source = mixers[mixer.source]
+        if not isinstance(source, Attention) or source.source is not None:
+            message = f"layer {mixer.source} has no keys of its own"
+            raise refuse(f"{path}.kv.layer", message, mixer.source, "the depth of an attention with keys of its own")
+        rotated = isinstance(mixer.position, Rope) or isinstance(source.position, Rope)
+        for field in ("n_kv_heads", "head_dim", "span", *(("position",) if rotated else ())):
+            if getattr(mixer, field) != getattr(source, field):
+                found, other = (_shown(getattr(spec, field)) for spec in (mixer, source))
+                raise refuse(
+                    f"{path}.{field}", f"the keys are those of layer {mixer.source}", found, f"{other}, as there"
+                )
+
+
+def _shown(value: Any) -> Any:
+    return str(value.model_dump(mode="json")) if isinstance(value, Part) else value
 
 
 def attentions_of(mixer: Mixer) -> list[Attention]:

@@ -24,6 +24,7 @@ from assay.recipe.position import (
     YarnScaling,
 )
 from assay.recipe.query_scale import ByPosition, NoQueryScale
+from assay.recipe.sharing import OwnKeys, SharedKeys
 from assay.recipe.span import ChunkedSpan, FixedSpan, FullSpan, GlobalSpan, StridedSpan, WindowSpan
 from assay.recipe.words import Phrase, Said, clauses, dropout_words, joined, many, number, says, value_words, words
 
@@ -41,6 +42,7 @@ _SHORT: dict[type[Spec], Phrase] = {
     NoMixer: lambda spec, sizes: "no mixer",
     NoQkNorm: lambda spec, sizes: "no QK-norm",
     NoQueryScale: lambda spec, sizes: "queries not scaled by position",
+    OwnKeys: lambda spec, sizes: "keys and values of its own",
     NoDifferential: lambda spec, sizes: "no difference of maps",
     NoFfn: lambda spec, sizes: "no feed-forward part",
 }
@@ -180,9 +182,16 @@ def _pairs(spec: HeadPairs, sizes: Sizes) -> Said:
     return f"differential: maps of paired heads subtracted, lambda from {start}, then {words(spec.norm, sizes)}"
 
 
+@says(SharedKeys)
+def _shared(spec: SharedKeys, sizes: Sizes) -> Said:
+    return f"keys and values of layer {spec.layer}"
+
+
 @says(Attention)
 def _attention(spec: Attention, sizes: Sizes) -> Said:
     out = [head_words(spec), words(spec.position, sizes), words(spec.span, sizes)]
+    if spec.source is not None:
+        out.append(words(spec.kv, sizes))
     if not spec.qk_norm.is_none:
         out.append(words(spec.qk_norm, sizes))
     out += [words(part, sizes) for part in (spec.query_scale, spec.differential) if not part.is_none]

@@ -14,9 +14,10 @@ from assay.recipe.base import Part, Spec, refuse
 from assay.recipe.embedding import Embedding, Head, LinearProjection
 from assay.recipe.init import MATRIX_ORDER, Init, Place
 from assay.recipe.layer import Layer, norms_of
-from assay.recipe.mixer import Attention, attentions_of
+from assay.recipe.mixer import Attention, attentions_of, check_sources
 from assay.recipe.position import LearnedPosition, SinusoidalPosition, T5Bias
 from assay.recipe.roles import ParamRole
+from assay.recipe.sharing import written_sources
 
 
 class Recipe(Spec):
@@ -56,6 +57,7 @@ class Recipe(Spec):
             if norm.kind_name == "fixnorm":
                 raise refuse(path, "fixnorm acts on embedding rows only", "fixnorm", "scalenorm, rmsnorm, layernorm")
         _check_shared_tables(self.layers)
+        check_sources([layer.mixer for layer in self.layers])
         have = tuple(entry.role for entry in self.init.roles)
         want = matrix_roles(embedding, head, self.layers)
         for role in have:
@@ -119,7 +121,7 @@ class Recipe(Spec):
         named: dict[str, dict[str, Any]] = {}
         runs: list[tuple[str, int]] = []
         keys: dict[str, str] = {}
-        for dump, name in _layer_dumps(self):
+        for dump, name in self._written_layers():
             text = json.dumps(dump, sort_keys=True)
             if text not in keys:
                 keys[text] = _fresh(name, named)
@@ -136,6 +138,24 @@ class Recipe(Spec):
             "depth": self.init.depth.model_dump(mode="json"),
         }
         return out
+
+    def _written_layers(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """As :func:`_layer_dumps`; layers of one name say whose keys they read in the same words, where they can."""
+        dumps = list(_layer_dumps(self))
+        sources = [layer.mixer.source if isinstance(layer.mixer, Attention) else None for layer in self.layers]
+        if all(source is None for source in sources):
+            yield from dumps
+            return
+        shapes: dict[str, set[int]] = {}
+        for dump, name in dumps:
+            shapes.setdefault(name, set()).add(id(dump))
+        names = [name if name != "block" and len(shapes[name]) == 1 else "" for _, name in dumps]
+        owners = [own if source is None else name for own, source, (_, name) in zip(names, sources, dumps, strict=True)]
+        for (dump, name), source in zip(dumps, written_sources(owners, sources), strict=True):
+            if source is not None:
+                mixer = dump["mixer"]
+                dump = {**dump, "mixer": {**mixer, "kv": {**mixer["kv"], "layer": source}}}
+            yield dump, name
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"

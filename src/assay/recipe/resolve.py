@@ -16,6 +16,7 @@ from assay.recipe.layer import Layer
 from assay.recipe.merge import deep_merge
 from assay.recipe.recipe import Recipe, matrix_roles
 from assay.recipe.roles import ParamRole
+from assay.recipe.sharing import place_sources, with_source
 from assay.recipe.stack import read_stack
 
 TOP_KEYS = (
@@ -129,20 +130,27 @@ def _sizes(table: dict[str, Any], n_layers: int, problems: list[Problem]) -> Siz
 def _layers(
     table: dict[str, Any], names: list[str], context: dict[str, Any], found: list[Problem]
 ) -> tuple[Layer, ...]:
-    block = table.get("block", {})
-    built: dict[str, Layer | None] = {}
+    block, over, raws = table.get("block", {}), {}, {}
     for name in dict.fromkeys(names):
-        over = table.get("layers", {}).get(name, {}) if name != "block" else {}
-        raw = deep_merge(block, over if isinstance(over, dict) else {})
+        own = table.get("layers", {}).get(name, {}) if name != "block" else {}
+        over[name] = own
+        raws[name] = raw = deep_merge(block, own if isinstance(own, dict) else {})
         if "name" in raw:
             place = "block.name" if "name" in block else f"layers.{name}.name"
             found.append(Problem(place, "unknown key: a layer's name is its table's", raw["name"], has_value=True))
+    built: dict[tuple[str, Any], Layer | None] = {}
+    places = list(zip(names, place_sources(names, raws, found), strict=True))
+    for name, source in places:
+        if (name, repr(source)) in built:
+            continue
+        raw = {"mixer": None, "ffn": None, "residual": None, **with_source(raws[name], source), "name": name}
         try:
-            built[name] = validated(Layer, {"mixer": None, "ffn": None, "residual": None, **raw, "name": name}, context)
+            built[name, repr(source)] = validated(Layer, raw, context)
         except PydanticCustomError as error:
-            built[name] = None
-            found.extend(_placed(p, name, over, block) for p in _problems_in(error))
-    layers = tuple(layer for name in names if (layer := built.get(name)) is not None)
+            built[name, repr(source)] = None
+            new = (_placed(p, name, over[name], block) for p in _problems_in(error))
+            found.extend(p for p in new if p not in found)
+    layers = tuple(layer for name, source in places if (layer := built[name, repr(source)]) is not None)
     return layers if len(layers) == len(names) else ()
 
 

@@ -34,8 +34,9 @@ class HeadPeaks:
 def clip_heads(decoder: Decoder, peaks: dict[int, Tensor], limit: float) -> int:
     """Scale heads whose largest logit S was above ``limit`` so that it would have been ``limit``; returns how many.
 
-    With g = limit / S: query and key rows by sqrt(g) where a head has its own keys; where heads share them, the queries
-    by g and the keys not at all (Kimi K2, arXiv:2507.20534, algorithm 1, which does so with its shared rotary key).
+    With g = limit / S: query and key rows by sqrt(g) where a head has its own keys; where heads or layers share them,
+    the queries by g and the keys not at all (Kimi K2, arXiv:2507.20534, algorithm 1, which does so with its shared
+    rotary key).
     """
     clipped = 0
     for layer, peak in peaks.items():
@@ -43,7 +44,8 @@ def clip_heads(decoder: Decoder, peaks: dict[int, Tensor], limit: float) -> int:
         assert isinstance(mixer, Attention)
         factor = torch.where(peak > limit, limit / peak, 1.0)  # (H,)
         clipped += int((peak > limit).sum())
-        own = mixer.spec.n_kv_heads == mixer.spec.n_heads
+        shared = mixer.offers or mixer.spec.source is not None
+        own = mixer.spec.n_kv_heads == mixer.spec.n_heads and not shared
         _scale_rows(mixer.q, factor.sqrt() if own else factor, mixer.spec.head_dim)
         if own:
             _scale_rows(mixer.k, factor.sqrt(), mixer.spec.head_dim)
