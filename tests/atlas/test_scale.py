@@ -15,7 +15,7 @@ from assay.recipe import Recipe, load, preset_names, resolve
 from tests.strategies import recipes
 
 # what a change of width, depth or length may change in a layer; everything else is a choice
-SHAPE = {"d_ff", "n_heads", "n_kv_heads", "head_dim", "size", "original_seq_len", "scale", "value"}
+SHAPE = {"d_ff", "n_heads", "n_kv_heads", "head_dim", "size", "original_seq_len", "scale", "value", "layer"}
 SIZES = st.sampled_from([300_000, 1_000_000, 3_000_000, 20_000_000, 125_000_000, 1_000_000_000])
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from assay.interop import CannotPool, pool_heads, pooled_recipe
 from assay.model import named_params
+from assay.recipe.differential import HeadPairs
 from assay.recipe.mixer import NormedQk, attentions_of
 from tests.laws.common import assert_close, examples, random_ids
 from tests.pitfalls.support import decoder as small
@@ -73,6 +74,10 @@ def test_equal_heads_give_an_equal_model(recipe: Any, seed: int) -> None:
     old = random_decoder(recipe, seed)
     if not kv or max(kv) == 1:
         with pytest.raises(CannotPool, match="nothing to pool"):
+            pool_heads(old, 1)
+        return
+    if any(isinstance(spec.differential, HeadPairs) for layer in recipe.layers for spec in attentions_of(layer.mixer)):
+        with pytest.raises(CannotPool, match=r"groups = 1: .*n_kv_heads: differential attention takes heads in pairs"):
             pool_heads(old, 1)
         return
     with torch.no_grad():

@@ -33,7 +33,7 @@ def test_one_architecture_one_digest(layer: int | str) -> None:
     written = recipe.to_dict()
     assert {name: table["mixer"]["kv"] for name, table in written["layers"].items()} == {
         "own": {"kind": "own"},
-        "reader": {"kind": "shared", "layer": -1},
+        "reader": {"kind": "shared", "layer": "own"},
     }
     assert written["stack"] == CYCLE
     assert resolve(written) == recipe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_the_best_learning_rate_transfers() -> None:
     assert best["standard", 256] - best["standard", 32] >= 3, best
 
 
-def test_the_verb() -> None:
+def test_the_verb(tmp_path: Path) -> None:
     def assay(*argv: str) -> Any:
         return CliRunner().invoke(app, ["coord-check", *argv])
 
@@ -112,13 +113,18 @@ def test_the_verb() -> None:
     assert set(found["ratio"]) == {"mup", "standard"}
     assert [row["width"] for row in found["checks"][0]["rows"]] == [16, 32]
     assert found["checks"][0]["rows"] != found["checks"][1]["rows"]
-    assert "from the smallest to the largest" in assay("tiny/base", *short).stdout
+    page = tmp_path / "c.html"
+    shown = assay("tiny/base", *short, "--html", str(page)).stdout
+    assert "from the smallest to the largest" in shown
+    assert f"page: {page}" in shown.replace("\n", " ")
+    assert "2 updates at learning rate 0.003, 1 seed a width" in page.read_text(encoding="utf-8")
     for argv, words in (
         (("tiny/base", "--widths", "32"), "at least two"),
         (("tiny/base", "--widths", "a,b"), "not whole numbers"),
         (("tiny/base", "--widths", "33,64"), "no whole number"),
         (("tiny/base", *short, "--parametrization", "mu"), "known: mup"),
         (("tiny/base", *short, "--optimizer", "adam"), "adamw"),
+        (("tiny/base", *short, "--html", str(tmp_path / "no" / "c.html")), "there is no folder"),
         (("opt-350m", "--widths", "64,128"), "does not say how it scales"),
     ):
         bad = assay(*argv)

@@ -12,6 +12,7 @@ from assay.atlas.shrinking import Shrink, Table, shrink_layer
 from assay.cost.budget import count_params
 from assay.cost.model import layer_tensors
 from assay.recipe import Recipe, RecipeError, resolve
+from assay.recipe.mixer import Attention
 from assay.recipe.stack import read_stack
 
 Count = Literal["non_embedding", "total"]
@@ -124,6 +125,7 @@ class _Job:
         self.vocab_size, self.max_seq_len = vocab_size, max_seq_len
         self.authored = recipe.to_dict()
         self.names = _names(self.authored["stack"])
+        _name_sources(self.authored["layers"], self.names, recipe)
         self.period = _period(self.names)
         self.length = max_seq_len / recipe.max_seq_len
 
@@ -247,6 +249,14 @@ class _Job:
             yield f"vocabulary {old.vocab_size} -> {self.vocab_size}"
         if self.max_seq_len != old.max_seq_len:
             yield f"longest sequence {old.max_seq_len} -> {self.max_seq_len}"
+
+
+def _name_sources(layers: Table, names: list[str], recipe: Recipe) -> None:
+    """Whose keys a layer reads, by name: a depth means nothing in another stack."""
+    for name, layer in zip(names, recipe.layers, strict=True):
+        source = layer.mixer.source if isinstance(layer.mixer, Attention) else None
+        if source is not None:
+            layers[name]["mixer"]["kv"]["layer"] = names[source]
 
 
 def _names(stack: list[Any]) -> list[str]:

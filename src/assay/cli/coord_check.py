@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,6 +36,7 @@ def run(
     lr: Annotated[float, typer.Option("--lr", metavar="LR", help="At the base.")] = 3e-3,
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Updates.", min=1)] = 5,
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", help="Runs a width.", min=1)] = 3,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")] = None,
     json: AsJson = False,
     overrides: Overrides = None,
     plugins: Plugins = None,
@@ -49,6 +51,7 @@ def run(
     Examples:
       assay coord-check tiny/base
       assay coord-check tiny/base --widths 32,64,128,256 --json
+      assay coord-check tiny/base --html coord.html
       assay coord-check tiny/qk-norm --parametrization completep --optimizer muon
     """
     load_plugins(plugins)
@@ -58,14 +61,35 @@ def run(
         if kind not in KINDS:
             raise UserError(f"--parametrization: no such kind {kind!r}; known: {', '.join(KINDS)}")
     sizes = _widths(widths)
+    if html is not None and not html.resolve().parent.is_dir():
+        raise UserError(f"--html: {html}: there is no folder {html.resolve().parent}")
     if base is not None and base < 1:
         raise UserError(f"--base-width: not a width: {base}")
     checks = _checks(found, sizes, kinds, base=base, optimizer=optimizer, lr=lr, steps=steps, seeds=seeds)
+    ratios = {check.parametrization: check.ratio for check in checks}
+    out: dict[str, Any] = {"recipe": found.name, "ratio": ratios, "checks": [check.to_dict() for check in checks]}
+    if html is not None:
+        _write_page(out, html)
+        out["page"] = str(html.resolve())
     if json:
-        ratios = {check.parametrization: check.ratio for check in checks}
-        print_json({"recipe": found.name, "ratio": ratios, "checks": [check.to_dict() for check in checks]})
+        print_json(out)
     else:
         _print(found, checks)
+    if html is not None and not json:
+        typer.echo(f"\npage: {html.resolve()}")
+
+
+def _write_page(out: dict[str, Any], path: Path) -> None:
+    import shlex
+    import sys
+
+    from assay.report import write_coordinates_page
+
+    command = shlex.join(["assay", *sys.argv[1:]]) if sys.argv[1:2] == ["coord-check"] else ""
+    try:
+        write_coordinates_page({**out, "command": command}, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _widths(text: str) -> list[int]:

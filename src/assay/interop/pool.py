@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.interop.errors import InteropError, shown
 from assay.interop.relayout import attentions_at
-from assay.recipe import Recipe, resolve
+from assay.recipe import Recipe, RecipeError, resolve
 from assay.recipe.mixer import Attention, NormedQk, attentions_of
 from assay.recipe.norm import ScaleNorm
 
@@ -65,7 +65,11 @@ def pooled_recipe(recipe: Recipe, groups: int) -> Recipe:
         what = f"its attention has {groups} key/value heads already" if heads else "it has no attention"
         raise CannotPool(f"{recipe.name}: nothing to pool: {what}")
     table = {**_replaced(recipe.to_dict(), groups), "name": f"{recipe.name}-gqa{groups}"}
-    return resolve(table, recipe.name)
+    try:
+        return resolve(table, recipe.name)
+    except RecipeError as error:  # pairs of heads, for one, need an even number of groups
+        told = "; ".join(f"{p.path}: {p.message} (found: {p.value!r}; allowed: {p.allowed})" for p in error.problems)
+        raise CannotPool(f"{recipe.name}: groups = {groups}: {told}") from None
 
 
 def _replaced(node: Any, groups: int) -> Any:

@@ -79,7 +79,7 @@ def with_source(raw: Mapping[str, Any], source: int | None) -> dict[str, Any]:
 def written_sources(names: Sequence[str], sources: Sequence[int | None]) -> list[int | str | None]:
     """How to write each layer's source so that layers of one name read alike, where that can be.
 
-    As so many layers back, as the last layer of a name, or as a depth. ``names``: of the layers by depth, "" for one
+    As the last layer of a name, as so many layers back, or as a depth. ``names``: of the layers by depth, "" for one
     that cannot be named.
     """
     named: dict[str, list[int]] = {}
@@ -89,7 +89,7 @@ def written_sources(names: Sequence[str], sources: Sequence[int | None]) -> list
     out: list[int | str | None] = list(sources)
     for depths in named.values():
         back: set[int | str] = {(sources[d] or 0) - d for d in depths}
-        ways = (back, {_last_of(names, sources, d) for d in depths}, {sources[d] for d in depths})
+        ways = ({_last_of(names, sources, d) for d in depths}, back, {sources[d] for d in depths})
         for way in ways:
             if len(way) == 1 and None not in way:
                 out = [next(iter(way)) if d in depths else written for d, written in enumerate(out)]
