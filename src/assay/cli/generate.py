@@ -65,7 +65,14 @@ class Writer:
 
         if not text:
             raise fault("prompt", "empty: there is nothing to go on from", allowed="a text of one character or more")
+        for name, given in (("prompt", text), ("system", system or self.system or ""), ("stop", "".join(self.stop))):
+            try:
+                given.encode("utf-8")
+            except UnicodeEncodeError as error:  # bytes of an argument or of stdin that are no text
+                raise fault(name, f"not UTF-8 from character {error.start} on", allowed="a text in UTF-8") from None
         ids = prompt_ids(self.tokenizer, text, chat=self.chat, system=system if system is not None else self.system)
+        if not ids:
+            raise fault("prompt", f"{self.tokenizer.name} leaves no token of it", text, "a text of one token or more")
         recipe = self.opened.decoder.recipe
         fixed = isinstance(recipe.embedding.position, LearnedPosition)
         if len(ids) >= recipe.max_seq_len and not (self.beyond and not fixed):
