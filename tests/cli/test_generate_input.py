@@ -82,3 +82,26 @@ def test_a_file_of_someone_else_is_left_alone(model: str, tmp_path: Path) -> Non
         many(model, source, out)
         assert out.read_bytes() == whole
     assert "not a file" in many(model, source, Path("/dev/full"), code=2)
+
+
+@pytest.mark.parametrize(
+    ("template", "part"),
+    [
+        (b"{{ messages[0].content + 1 }}", "TypeError"),
+        (b"{{ 1 / 0 }}", "ZeroDivisionError"),
+        (b"{{ range(999999999) | list }}", "OverflowError"),
+        (b"{{ messages[0].content.a.b }}", "no attribute"),
+        (b"{{ messages[0]", "refuses"),
+        (b"{{ '' }}", "leaves no token"),
+        (b"\xff", "chat_template.jinja: cannot be read"),
+    ],
+)
+def test_a_template_that_breaks_is_told(model: str, tmp_path: Path, template: bytes, part: str) -> None:
+    from assay.decoding import Bytes
+    from assay.interop.tokenizer_files import write_tokenizer
+
+    write_tokenizer(Bytes(), tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes(template)
+    told = run(model, "a", "--tokenizer", str(tmp_path), code=2)
+    assert part in told
+    assert "Traceback" not in told

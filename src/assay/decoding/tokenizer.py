@@ -163,7 +163,10 @@ def _template(folder: Path, told: dict[str, Any]) -> str | None:
     """The chat template beside a tokenizer: a file of its own, or an entry of its configuration."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise fault("chat_template", f"{file}: cannot be read: {error}", where="tokenizer") from None
     value = told.get("chat_template")
     if isinstance(value, list):  # several by name
         named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
