@@ -142,6 +142,17 @@ def test_a_changed_corpus_is_told(trained: Any, tmp_path: Path) -> None:
         corpus.write_text(text)
 
 
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.cli import uptrain
+
+    (tmp_path / "file").write_text("a")
+    monkeypatch.setattr(uptrain.Course, "run", lambda *_: pytest.fail("it worked for nothing"))
+    told = run("convert", "gqa", str(trained.folder), str(tmp_path / "file" / "out"), "--groups", "2", code=2)
+    assert f"{tmp_path / 'file' / 'out'}: cannot be written" in told
+
+
 def test_help_has_examples() -> None:
     examples = [line.strip() for line in run("convert", "--help").splitlines() if line.strip().startswith("assay ")]
     assert len(examples) >= 2
