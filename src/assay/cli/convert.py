@@ -156,11 +156,14 @@ def _write(opened: Opened, decoder: Decoder, out: Path, report: dict[str, Any]) 
 
 
 def _write_hf(source: Path, decoder: Decoder, folder: Path) -> None:
+    from assay.decoding.tokenizer import _json
     from assay.interop import to_hf
     from assay.interop.export import TOKENIZER_FILES
 
     config = json_.loads((source / "config.json").read_text(encoding="utf-8"))
-    tokens = {word: config.get(f"{word}_token_id") for word in ("bos", "eos", "pad")}
+    told = _json(source / "generation_config.json")  # what ends a text may stand there alone
+    names = {word: f"{word}_token_id" for word in ("bos", "eos", "pad")}
+    tokens = {word: config.get(name) if told.get(name) is None else told[name] for word, name in names.items()}
     has = any((source / name).is_file() for name in TOKENIZER_FILES)
     to_hf(decoder, folder, model_type=config["model_type"], tokens=tokens, tokenizer=source if has else None)
 
