@@ -250,6 +250,9 @@ def test_chat_templates_equal_hf(hf: Path) -> None:
 def test_faults(hf: Path) -> None:
     for options, part in (
         ({"batch_size": "auto"}, "batch_size"),
+        ({"max_length": "0"}, "max_length: too small"),
+        ({"max_length": "long"}, "max_length: not a whole number"),
+        ({"add_bos_token": "yes"}, "add_bos_token"),
         ({"dtype": "fp8"}, "dtype"),
         ({"peft": "x"}, "peft"),
     ):
@@ -258,6 +261,9 @@ def test_faults(hf: Path) -> None:
     ours = AssayLM(str(hf))
     with pytest.raises(DecodingError, match="num_beams"):
         ours.generate_until(instances("generate_until", [("a", {"num_beams": 4})]))
+    for key in ("temperature", "max_gen_toks"):
+        with pytest.raises(DecodingError, match=f"generation_kwargs.{key}: not a"):
+            ours.generate_until(instances("generate_until", [("a", {key: "abc"})]))
     with pytest.raises(DecodingError, match="max_gen_toks: 256 new tokens"):
         ours.generate_until(instances("generate_until", [("a", {})]))
 
@@ -280,5 +286,10 @@ def test_the_verb(run: Path, tasks: Path) -> None:
     missing = told(str(run), "--tasks", "choises", "--include-path", str(tasks), code=2)
     assert "choises" in missing
     assert "choices" in missing
+    (tasks / "absent.yaml").write_text(
+        "task: absent\ndataset_path: json\ndataset_kwargs: {data_files: {test: absent.jsonl}}\ntest_split: test\n"
+        "output_type: multiple_choice\ndoc_to_text: a\ndoc_to_target: b\n"
+    )
+    assert "absent.jsonl" in told(str(run), "--tasks", "absent", "--include-path", str(tasks), code=2)
     assert "no such folder" in told(str(run), "--tasks", "a", "--include-path", "nowhere", code=2)
     assert "neither recipe.toml" in told(str(tasks), "--tasks", "choices", "--include-path", str(tasks), code=2)
