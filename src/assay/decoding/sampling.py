@@ -106,6 +106,8 @@ def filtered(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> 
         z = penalise(z, seen.to(z.device), sampling.repetition_penalty)
     if sampling.is_greedy:
         return z
+    if sampling.temperature < 1e-200:  # from 0 down, where the division could overflow
+        z = z - z.amax(-1, keepdim=True)
     z = z / sampling.temperature
     if sampling.top_k != "all":
         z = keep_top_k(z, sampling.top_k)
