@@ -207,6 +207,13 @@ def test_weights_that_are_no_numbers_are_named() -> None:
         decoder.layers[1].ffn.up.weight[0, 3] = torch.nan
     with pytest.raises(DecodingError, match=r"layers\.1\.ffn\.up\.weight \(1 of 384 values\)"):
         generate(decoder, torch.tensor([[1, 2]]), 3)
+    for wrong in (torch.nan, torch.inf):  # in one logit of many
+        decoder = small(dtype=torch.float32)
+        with torch.no_grad():
+            decoder.head.table[5, 0] = wrong
+        for options in ({}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}, {"temperature": 1.0, "top_p": 0.5}):
+            with pytest.raises(DecodingError, match=r"head\.table \(1 of 512 values\)"):
+                generate(decoder, torch.tensor([[1, 2]]), 3, **options)
     half = small(dtype=torch.float16)
     with torch.no_grad():
         half.head.table.fill_(6e4)

@@ -199,9 +199,11 @@ class Decoding:
         if self.vocab is not None and self.vocab < logits.shape[-1]:
             barred = torch.arange(logits.shape[-1], device=logits.device) >= self.vocab
             logits = logits.masked_fill(barred, -torch.inf)
-        picked = choose(logits, self.sampling, self.seeds, n, self._seen).clamp_max(logits.shape[-1] - 1)
+        picked = choose(logits, self.sampling, self.seeds, n, self._seen)
+        nowhere = picked >= logits.shape[-1]  # a draw from what is no distribution
+        picked = picked.masked_fill(nowhere, 0)
         worth = logits.gather(-1, picked.unsqueeze(-1)).squeeze(-1)
-        odd = ~torch.isfinite(worth) & self.live
+        odd = (nowhere | ~torch.isfinite(worth)) & self.live
         if bool(odd.any()):
             raise not_finite(self.decoder, int(odd.nonzero()[0]))
         live = self.live.clone()

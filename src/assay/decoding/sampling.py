@@ -126,7 +126,7 @@ def choose(logits: Tensor, sampling: Sampling, seeds: Sequence[int], step: int, 
     """The next token of each row, (B,).
 
     Row i inverts the distribution function (tokens by id) at ``uniform(seeds[i], step)``: what it gets depends on its
-    own logits and seed, not on the rows beside it.
+    own logits and seed, not on the rows beside it. V where a row's logits are no numbers.
     """
     if sampling.is_greedy and sampling.repetition_penalty == 1:
         return logits.argmax(-1)
