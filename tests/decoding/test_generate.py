@@ -219,3 +219,12 @@ def test_weights_that_are_no_numbers_are_named() -> None:
         half.head.table.fill_(6e4)
     with pytest.raises(DecodingError, match=r"overflowed in torch\.float16"):
         generate(half, torch.tensor([[1, 2]]), 3)
+
+
+def test_what_is_kept_of_a_finished_decoding_is_small() -> None:
+    """A file of prompts keeps one for every batch: nothing of them may be of the vocabulary's size."""
+    work = Decoding(
+        model(), torch.tensor([[1, 2]]), max_new_tokens=2, sampling=Sampling(repetition_penalty=1.3), seeds=[0]
+    )
+    assert len(list(work)) == 2
+    assert sum(value.nbytes for value in vars(work).values() if isinstance(value, Tensor)) < 64

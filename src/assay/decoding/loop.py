@@ -175,6 +175,7 @@ class Decoding:
             yield from self._steps()
         finally:
             self.decoder.train(training)
+            self._seen = None  # a place a row and token of the vocabulary: not for those who keep what is done
 
     def _steps(self) -> Iterator[Step]:
         began = time.perf_counter()
