@@ -140,7 +140,7 @@ def test_what_stands_beside_a_tokenizer(tmp_path: Path) -> None:
 
 def test_the_tokenizer_of_a_run(tmp_path: Path) -> None:
     """Beside the run, else where its manifest says it was; ends of documents are those of its corpus."""
-    from assay.interop import open_folder
+    from assay.interop import open_folder, to_hf
     from assay.model import save_weights
     from tests.pitfalls.support import decoder
 
@@ -172,6 +172,11 @@ def test_the_tokenizer_of_a_run(tmp_path: Path) -> None:
     (small / "tokenizer.json").write_bytes((elsewhere / "tokenizer.json").read_bytes())
     with pytest.raises(DecodingError, match="has 290 tokens, the model's vocabulary 200"):
         open_folder(small).tokenizer()
+    foreign = to_hf(decoder({"vocab_size": 400}), tmp_path / "foreign", tokenizer=elsewhere)
+    assert open_folder(foreign).tokenizer().size == 290  # a recipe of ours may have a larger table
+    (foreign / "assay_recipe.json").unlink()
+    with pytest.raises(DecodingError, match="has 290 tokens, the model's vocabulary 400"):
+        open_folder(foreign).tokenizer()
 
 
 def test_bytes_as_a_tokenizer_of_transformers(tmp_path: Path) -> None:
