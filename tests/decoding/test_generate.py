@@ -221,6 +221,12 @@ def test_weights_that_are_no_numbers_are_named() -> None:
         generate(half, torch.tensor([[1, 2]]), 3)
 
 
+@pytest.mark.parametrize("n", [10**13, 10**17, 10**19])
+def test_a_cache_that_does_not_fit_is_told(n: int) -> None:
+    with pytest.raises(DecodingError, match=r"max_new_tokens: the cache of 1 rows of 1[0,]+2 tokens does not fit"):
+        generate(model(), torch.tensor([[1, 2]]), n)
+
+
 def test_what_is_kept_of_a_finished_decoding_is_small() -> None:
     """A file of prompts keeps one for every batch: nothing of them may be of the vocabulary's size."""
     work = Decoding(

@@ -44,6 +44,20 @@ def _engine(decoder: Decoder, batch: int, max_len: int, rope_length: int) -> Ste
         return Engine(decoder, batch, max_len, rope_length=rope_length)
     except UnsupportedCache as error:
         raise fault("recipe", str(error), allowed="layers that see only what stands before", where="model") from None
+    except (RuntimeError, TypeError) as error:  # as torch tells it
+        if not any(word in str(error) for word in _NO_ROOM):
+            raise
+        message = f"the cache of {batch} rows of {max_len:,} tokens does not fit in memory"
+        raise fault("max_new_tokens", message, allowed="fewer new tokens, or fewer rows at once") from None
+
+
+_NO_ROOM = (
+    "allocate memory",
+    "enough memory",
+    "out of memory",
+    "size calculation overflowed",
+    "Overflow when unpacking",
+)
 
 
 class Kept:
