@@ -206,6 +206,27 @@ def test_borders_equal_hf(hf: Path) -> None:
         assert a[1] == b[1]
 
 
+def test_a_special_token_among_stop_strings_ends_a_text(tmp_path: Path) -> None:
+    """No text shows it, so the id is what is looked for; as hf has it."""
+    from safetensors.torch import load_file, save_file
+
+    folder = _llama(tmp_path, starts=False)
+    tensors = load_file(folder / "model.safetensors")
+    asked = [("cat", {"until": [], "max_gen_toks": 12})]
+    free = AssayLM(str(folder)).generate_until(instances("generate_until", asked))[0]
+    often = AssayLM(str(folder)).scorer.tokenizer.encode(free)[3]
+    tensors["lm_head.weight"][0] = 1.5 * tensors["lm_head.weight"][often]  # <s> comes where that token came
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    ours, other = AssayLM(str(folder)), theirs(folder)
+    found = []
+    for until in ([], ["<s>"]):
+        asked = [("cat", {"until": until, "max_gen_toks": 12})]
+        found += ours.generate_until(instances("generate_until", asked))
+        assert found[-1:] == other.generate_until(instances("generate_until", asked))
+    assert found[0].startswith(found[1])
+    assert found[0] != found[1]
+
+
 def test_one_start_token_where_the_tokenizer_adds_its_own(tmp_path: Path) -> None:
     """Pairs as hf; rolling windows start with one, where hf reads two."""
     folder = _llama(tmp_path, starts=True)

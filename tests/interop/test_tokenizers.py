@@ -97,6 +97,7 @@ def test_a_start_token_where_the_file_says_so(tmp_path: Path) -> None:
     assert ours.encode("the cat")[0] == 0
     assert ours.encode("the cat", special=False).count(0) == 0
     assert ours.stop_ids == (1, 2)
+    assert ours.stops_at(["the", "<s>", "<none>"]) == (0, 1, 2)  # no text shows <s>
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ class Writer:
             max_new_tokens=self.room(width),
             sampling=self.sampling,
             seeds=seeds,
-            stop_ids=self.tokenizer.stop_ids,
+            stop_ids=self.tokenizer.stops_at(self.stop),
             vocab=min(self.tokenizer.size, recipe.vocab_size),
             logprobs=self.logprobs,
             **more,
