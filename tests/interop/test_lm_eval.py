@@ -268,7 +268,17 @@ def test_chat_templates_equal_hf(hf: Path) -> None:
         assert ours.apply_chat_template(talk, answer) == other.apply_chat_template(talk, answer)
 
 
-def test_faults(hf: Path) -> None:
+def test_faults(hf: Path, tmp_path: Path) -> None:
+    from assay import build, load
+    from assay.model import save_weights
+
+    learned = build(
+        load("tiny/base", ["max_seq_len=16", "block.mixer.position.kind=none", "embedding.position.kind=learned"])
+    )
+    save_weights(learned, tmp_path / "model.safetensors")
+    (tmp_path / "recipe.toml").write_text(learned.recipe.to_toml())
+    with pytest.raises(DecodingError, match="max_length: the learned positions end before"):
+        AssayLM(str(tmp_path), tokenizer="bytes", max_length=17)
     for options, part in (
         ({"batch_size": "auto"}, "batch_size"),
         ({"max_length": "0"}, "max_length: too small"),

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from assay.decoding import Sampling, chat_text, fault
 from assay.decoding.scoring import Scorer
 from assay.interop.folder import open_folder
+from assay.recipe.position import LearnedPosition
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
 MAX_GEN_TOKS = 256
@@ -69,7 +70,10 @@ class AssayLM(LM):  # type: ignore[misc]
             raise fault("add_bos_token", "not a choice", add_bos_token, "True, False or None", where="lm_eval")
         self.opened = open_folder(pretrained, dtype=DTYPES[dtype], device=device or "cpu")
         decoder = self.opened.decoder
-        length = decoder.recipe.max_seq_len if given is None else given
+        most = decoder.recipe.max_seq_len
+        length = most if given is None else given
+        if length > most and isinstance(decoder.recipe.embedding.position, LearnedPosition):
+            raise fault("max_length", "the learned positions end before", length, f"at most {most}", where="lm_eval")
         self.scorer = Scorer(decoder, self.opened.tokenizer(tokenizer), length, rows, _STARTS[add_bos_token])
         self._device = torch.device(device or "cpu")
 
