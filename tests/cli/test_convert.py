@@ -89,6 +89,7 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
         num_key_value_heads=4, max_position_embeddings=64, bos_token_id=0, eos_token_id=1, dtype="bfloat16",
     )  # fmt: skip
     transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(source)
+    (source / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
     (tmp_path / "text.txt").write_text(" ".join([WORDS] * 60))
     out = tmp_path / "gqa"
     more = ("--uptrain-steps", "10", "--uptrain-lr", "3e-3", "--seq-len", "24", "--batch", "4")
@@ -96,7 +97,8 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
     assert told["loss"]["uptrained"] < told["loss"]["after"]
     assert told["cache"]["dtype"] == "bf16"
     model = transformers.AutoModelForCausalLM.from_pretrained(out)
-    assert (model.config.num_key_value_heads, model.config.eos_token_id, model.dtype) == (2, 1, torch.bfloat16)
+    assert (model.config.num_key_value_heads, model.config.bos_token_id, model.dtype) == (2, 0, torch.bfloat16)
+    assert model.generation_config.eos_token_id == [1, 2]
     assert (out / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     bare = run("convert", "gqa", str(source), str(tmp_path / "bare"), "--groups", "2")
     assert "not measured: give a text with --data" in bare
@@ -115,6 +117,11 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
         (("gqa", "RUN", "OUT", "--groups", "2", "--data", "none.txt"), ("none.txt", "cannot be read")),
         (("gqa", "RUN", "OUT", "--groups", "2", "--data", "short.txt"), ("train text: 9 tokens", "longer")),
         (("gqa", "RUN", "OUT", "--groups", "2", "--uptrain-lr", "-1"), ("--uptrain-lr", "-1")),
+        (("gqa", "RUN", "OUT", "--groups", "2", "--uptrain-lr", "inf"), ("--uptrain-lr", "inf")),
+        (
+            ("gqa", "RUN", "OUT", "--groups", "2", "--uptrain-lr", "1e30", "--uptrain-steps", "3"),
+            ("loss after training is nan", "--uptrain-lr below 1e+30"),
+        ),
         (("gqa", "no.gguf", "OUT", "--groups", "2"), ("no.gguf", "no such file")),
     ],
 )
@@ -140,6 +147,17 @@ def test_a_changed_corpus_is_told(trained: Any, tmp_path: Path) -> None:
         )
     finally:
         corpus.write_text(text)
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.cli import uptrain
+
+    (tmp_path / "file").write_text("a")
+    monkeypatch.setattr(uptrain.Course, "run", lambda *_: pytest.fail("it worked for nothing"))
+    told = run("convert", "gqa", str(trained.folder), str(tmp_path / "file" / "out"), "--groups", "2", code=2)
+    assert f"{tmp_path / 'file' / 'out'}: cannot be written" in told
 
 
 def test_help_has_examples() -> None:

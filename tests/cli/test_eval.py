@@ -33,6 +33,8 @@ def test_without_lm_eval_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
         (("--tasks", "a", "--include-path", "nowhere"), ("--include-path", "nowhere")),
         (("--tasks", "a", "--dtype", "fp8"), ("--dtype", "fp8", "bf16")),
         (("--tasks", "a", "--limit", "0"), ("--limit",)),
+        (("--tasks", "a", "--device", "tpu"), ("--device", "tpu")),
+        (("--tasks", "a", "--device", "cuda:99"), ("--device", "cuda:99")),
     ],
 )
 def test_faults(argv: tuple[str, ...], parts: tuple[str, ...], tmp_path: Path) -> None:

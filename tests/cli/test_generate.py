@@ -319,6 +319,8 @@ def test_ctrl_c_of_a_real_process(trained: Path, tmp_path: Path) -> None:
         (("RUN", "a", "--temperature", "-1"), ("temperature", "-1")),
         (("RUN", "a", "--dtype", "fp4"), ("--dtype", "fp4", "bf16")),
         (("RUN", "a", "--device", "tpu"), ("--device", "tpu")),
+        (("RUN", "a", "--device", "cuda:99"), ("--device", "CUDA", "cuda:99")),
+        (("RUN", "a", "--device", "cpu:a"), ("--device", "cpu:a")),
         (("RUN", "a", "--stop", ""), ("stop", "empty string")),
         (("RUN", "a", "--tokenizer", "HF"), ("tokenizer.json has 290 tokens", "256")),
         (("HF", "a", "--tokenizer", "nowhere"), ("tokenizer", "nowhere", "bytes")),

@@ -207,8 +207,30 @@ def test_weights_that_are_no_numbers_are_named() -> None:
         decoder.layers[1].ffn.up.weight[0, 3] = torch.nan
     with pytest.raises(DecodingError, match=r"layers\.1\.ffn\.up\.weight \(1 of 384 values\)"):
         generate(decoder, torch.tensor([[1, 2]]), 3)
+    for wrong in (torch.nan, torch.inf):  # in one logit of many
+        decoder = small(dtype=torch.float32)
+        with torch.no_grad():
+            decoder.head.table[5, 0] = wrong
+        for options in ({}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}, {"temperature": 1.0, "top_p": 0.5}):
+            with pytest.raises(DecodingError, match=r"head\.table \(1 of 512 values\)"):
+                generate(decoder, torch.tensor([[1, 2]]), 3, **options)
     half = small(dtype=torch.float16)
     with torch.no_grad():
         half.head.table.fill_(6e4)
     with pytest.raises(DecodingError, match=r"overflowed in torch\.float16"):
         generate(half, torch.tensor([[1, 2]]), 3)
+
+
+@pytest.mark.parametrize("n", [10**13, 10**17, 10**19])
+def test_a_cache_that_does_not_fit_is_told(n: int) -> None:
+    with pytest.raises(DecodingError, match=r"max_new_tokens: the cache of 1 rows of 1[0,]+2 tokens does not fit"):
+        generate(model(), torch.tensor([[1, 2]]), n)
+
+
+def test_what_is_kept_of_a_finished_decoding_is_small() -> None:
+    """A file of prompts keeps one for every batch: nothing of them may be of the vocabulary's size."""
+    work = Decoding(
+        model(), torch.tensor([[1, 2]]), max_new_tokens=2, sampling=Sampling(repetition_penalty=1.3), seeds=[0]
+    )
+    assert len(list(work)) == 2
+    assert sum(value.nbytes for value in vars(work).values() if isinstance(value, Tensor)) < 64

@@ -106,6 +106,12 @@ def test_a_row_depends_on_its_own_seed_alone() -> None:
     assert again.tolist() == together[shuffled].tolist()
 
 
+@pytest.mark.parametrize("temperature", [1e-320, 1e-300, 1e-199])
+def test_a_temperature_near_zero_is_greedy(temperature: float) -> None:
+    logits = logits_of(0, 5, 20)
+    assert choose(logits, Sampling(temperature=temperature), range(5), 0).tolist() == logits.argmax(-1).tolist()
+
+
 def test_greedy_takes_the_lowest_id_of_a_tie_and_heeds_the_penalty() -> None:
     z = torch.tensor([[1.0, 3.0, 3.0, -1.0], [-2.0, -1.0, -4.0, -1.5]])
     assert choose(z, Sampling(), [0, 0], 0).tolist() == [1, 1]

@@ -206,6 +206,27 @@ def test_borders_equal_hf(hf: Path) -> None:
         assert a[1] == b[1]
 
 
+def test_a_special_token_among_stop_strings_ends_a_text(tmp_path: Path) -> None:
+    """No text shows it, so the id is what is looked for; as hf has it."""
+    from safetensors.torch import load_file, save_file
+
+    folder = _llama(tmp_path, starts=False)
+    tensors = load_file(folder / "model.safetensors")
+    asked = [("cat", {"until": [], "max_gen_toks": 12})]
+    free = AssayLM(str(folder)).generate_until(instances("generate_until", asked))[0]
+    often = AssayLM(str(folder)).scorer.tokenizer.encode(free)[3]
+    tensors["lm_head.weight"][0] = 1.5 * tensors["lm_head.weight"][often]  # <s> comes where that token came
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    ours, other = AssayLM(str(folder)), theirs(folder)
+    found = []
+    for until in ([], ["<s>"]):
+        asked = [("cat", {"until": until, "max_gen_toks": 12})]
+        found += ours.generate_until(instances("generate_until", asked))
+        assert found[-1:] == other.generate_until(instances("generate_until", asked))
+    assert found[0].startswith(found[1])
+    assert found[0] != found[1]
+
+
 def test_one_start_token_where_the_tokenizer_adds_its_own(tmp_path: Path) -> None:
     """Pairs as hf; rolling windows start with one, where hf reads two."""
     folder = _llama(tmp_path, starts=True)
@@ -247,9 +268,22 @@ def test_chat_templates_equal_hf(hf: Path) -> None:
         assert ours.apply_chat_template(talk, answer) == other.apply_chat_template(talk, answer)
 
 
-def test_faults(hf: Path) -> None:
+def test_faults(hf: Path, tmp_path: Path) -> None:
+    from assay import build, load
+    from assay.model import save_weights
+
+    learned = build(
+        load("tiny/base", ["max_seq_len=16", "block.mixer.position.kind=none", "embedding.position.kind=learned"])
+    )
+    save_weights(learned, tmp_path / "model.safetensors")
+    (tmp_path / "recipe.toml").write_text(learned.recipe.to_toml())
+    with pytest.raises(DecodingError, match="max_length: the learned positions end before"):
+        AssayLM(str(tmp_path), tokenizer="bytes", max_length=17)
     for options, part in (
         ({"batch_size": "auto"}, "batch_size"),
+        ({"max_length": "0"}, "max_length: too small"),
+        ({"max_length": "long"}, "max_length: not a whole number"),
+        ({"add_bos_token": "yes"}, "add_bos_token"),
         ({"dtype": "fp8"}, "dtype"),
         ({"peft": "x"}, "peft"),
     ):
@@ -258,6 +292,9 @@ def test_faults(hf: Path) -> None:
     ours = AssayLM(str(hf))
     with pytest.raises(DecodingError, match="num_beams"):
         ours.generate_until(instances("generate_until", [("a", {"num_beams": 4})]))
+    for key in ("temperature", "max_gen_toks"):
+        with pytest.raises(DecodingError, match=f"generation_kwargs.{key}: not a"):
+            ours.generate_until(instances("generate_until", [("a", {key: "abc"})]))
     with pytest.raises(DecodingError, match="max_gen_toks: 256 new tokens"):
         ours.generate_until(instances("generate_until", [("a", {})]))
 
@@ -280,5 +317,10 @@ def test_the_verb(run: Path, tasks: Path) -> None:
     missing = told(str(run), "--tasks", "choises", "--include-path", str(tasks), code=2)
     assert "choises" in missing
     assert "choices" in missing
+    (tasks / "absent.yaml").write_text(
+        "task: absent\ndataset_path: json\ndataset_kwargs: {data_files: {test: absent.jsonl}}\ntest_split: test\n"
+        "output_type: multiple_choice\ndoc_to_text: a\ndoc_to_target: b\n"
+    )
+    assert "absent.jsonl" in told(str(run), "--tasks", "absent", "--include-path", str(tasks), code=2)
     assert "no such folder" in told(str(run), "--tasks", "a", "--include-path", "nowhere", code=2)
     assert "neither recipe.toml" in told(str(tasks), "--tasks", "choices", "--include-path", str(tasks), code=2)

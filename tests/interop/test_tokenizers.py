@@ -97,6 +97,7 @@ def test_a_start_token_where_the_file_says_so(tmp_path: Path) -> None:
     assert ours.encode("the cat")[0] == 0
     assert ours.encode("the cat", special=False).count(0) == 0
     assert ours.stop_ids == (1, 2)
+    assert ours.stops_at(["the", "<s>", "<none>"]) == (0, 1, 2)  # no text shows <s>
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_what_stands_beside_a_tokenizer(tmp_path: Path) -> None:
 
 def test_the_tokenizer_of_a_run(tmp_path: Path) -> None:
     """Beside the run, else where its manifest says it was; ends of documents are those of its corpus."""
-    from assay.interop import open_folder
+    from assay.interop import open_folder, to_hf
     from assay.model import save_weights
     from tests.pitfalls.support import decoder
 
@@ -172,6 +173,11 @@ def test_the_tokenizer_of_a_run(tmp_path: Path) -> None:
     (small / "tokenizer.json").write_bytes((elsewhere / "tokenizer.json").read_bytes())
     with pytest.raises(DecodingError, match="has 290 tokens, the model's vocabulary 200"):
         open_folder(small).tokenizer()
+    foreign = to_hf(decoder({"vocab_size": 400}), tmp_path / "foreign", tokenizer=elsewhere)
+    assert open_folder(foreign).tokenizer().size == 290  # a recipe of ours may have a larger table
+    (foreign / "assay_recipe.json").unlink()
+    with pytest.raises(DecodingError, match="has 290 tokens, the model's vocabulary 400"):
+        open_folder(foreign).tokenizer()
 
 
 def test_bytes_as_a_tokenizer_of_transformers(tmp_path: Path) -> None:

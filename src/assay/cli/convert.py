@@ -71,6 +71,7 @@ def run(
         raise UserError(f"no such conversion: {what!r}; known: {', '.join(WHAT)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists and is not empty; choose another folder")
+    _check_place(out)
     with import_module("assay.cli.import").interop_faults(), _training_faults():
         from assay.cli.uptrain import course_of
         from assay.interop import open_folder, pool_heads
@@ -120,9 +121,22 @@ def _changed(before: Recipe, after: Recipe, dtype: str) -> dict[str, Any]:
     return out
 
 
+def _partial(out: Path) -> Path:
+    return out.with_name(f".{out.name}.{os.getpid()}.partial")
+
+
+def _check_place(out: Path) -> None:
+    """Refuse a folder that cannot be made before the work that would go there."""
+    try:
+        _partial(out).mkdir(parents=True, exist_ok=True)
+        _partial(out).rmdir()
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
+
+
 def _write(opened: Opened, decoder: Decoder, out: Path, report: dict[str, Any]) -> None:
     """The folder, whole or not at all: of Hugging Face's kind from such a one, else a recipe and weights."""
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    partial = _partial(out)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         if opened.kind == "hf":
@@ -135,16 +149,21 @@ def _write(opened: Opened, decoder: Decoder, out: Path, report: dict[str, Any]) 
         if out.exists():
             out.rmdir()  # empty
         partial.rename(out)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_hf(source: Path, decoder: Decoder, folder: Path) -> None:
+    from assay.decoding.tokenizer import _json
     from assay.interop import to_hf
     from assay.interop.export import TOKENIZER_FILES
 
     config = json_.loads((source / "config.json").read_text(encoding="utf-8"))
-    tokens = {word: config.get(f"{word}_token_id") for word in ("bos", "eos", "pad")}
+    told = _json(source / "generation_config.json")  # what ends a text may stand there alone
+    names = {word: f"{word}_token_id" for word in ("bos", "eos", "pad")}
+    tokens = {word: config.get(name) if told.get(name) is None else told[name] for word, name in names.items()}
     has = any((source / name).is_file() for name in TOKENIZER_FILES)
     to_hf(decoder, folder, model_type=config["model_type"], tokens=tokens, tokenizer=source if has else None)
 

@@ -53,13 +53,14 @@ def run(
       assay eval runs/tiny --tasks my_task --include-path tasks --json
     """
     load_plugins(plugins)
-    from assay.cli.generate import faults
+    from assay.cli.generate import check_device, faults
 
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     if not names:
         raise UserError("--tasks: no task named; like arc_easy,hellaswag")
     if include_path is not None and not include_path.is_dir():
         raise UserError(f"--include-path: no such folder: {include_path}")
+    check_device(device)
     with faults():
         model = _model(
             source, tokenizer=tokenizer, max_length=max_length, batch_size=batch, dtype=_dtype(dtype), device=device
@@ -102,9 +103,12 @@ def _evaluated(model: AssayLM, names: list[str], include: Path | None, *, chat: 
 
         near = nearest(unknown[0], manager.all_tasks)
         raise UserError(f"--tasks: no such task: {unknown[0]!r}" + (f"; nearest: {near}" if near else ""))
-    out = simple_evaluate(
-        model=model, tasks=names, task_manager=manager, apply_chat_template=chat, log_samples=False, **options
-    )
+    try:
+        out = simple_evaluate(
+            model=model, tasks=names, task_manager=manager, apply_chat_template=chat, log_samples=False, **options
+        )
+    except OSError as error:  # a file that is missing, a data set that cannot be reached
+        raise UserError(f"--tasks: the data of {', '.join(names)} cannot be read: {error}") from None
     assert out is not None
     results = {
         task: {k.removesuffix(",none"): v for k, v in row.items() if isinstance(v, int | float)}

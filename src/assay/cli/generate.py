@@ -65,7 +65,14 @@ class Writer:
 
         if not text:
             raise fault("prompt", "empty: there is nothing to go on from", allowed="a text of one character or more")
+        for name, given in (("prompt", text), ("system", system or self.system or ""), ("stop", "".join(self.stop))):
+            try:
+                given.encode("utf-8")
+            except UnicodeEncodeError as error:  # bytes of an argument or of stdin that are no text
+                raise fault(name, f"not UTF-8 from character {error.start} on", allowed="a text in UTF-8") from None
         ids = prompt_ids(self.tokenizer, text, chat=self.chat, system=system if system is not None else self.system)
+        if not ids:
+            raise fault("prompt", f"{self.tokenizer.name} leaves no token of it", text, "a text of one token or more")
         recipe = self.opened.decoder.recipe
         fixed = isinstance(recipe.embedding.position, LearnedPosition)
         if len(ids) >= recipe.max_seq_len and not (self.beyond and not fixed):
@@ -100,7 +107,7 @@ class Writer:
             max_new_tokens=self.room(width),
             sampling=self.sampling,
             seeds=seeds,
-            stop_ids=self.tokenizer.stop_ids,
+            stop_ids=self.tokenizer.stops_at(self.stop),
             vocab=min(self.tokenizer.size, recipe.vocab_size),
             logprobs=self.logprobs,
             **more,
@@ -183,14 +190,24 @@ def open_source(source: Path, dtype: str | None = None, device: str = "cpu") -> 
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     if dtype is not None and dtype not in dtypes:
         raise UserError(f"--dtype: no such dtype: {dtype!r}; known: {', '.join(dtypes)}")
-    if device.partition(":")[0] not in ("cpu", "cuda", "mps"):
-        raise UserError(f"--device: no such device: {device!r}; like cpu, cuda, cuda:1")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"--device: no CUDA device here: {device!r}; say cpu")
+    check_device(device)
     opened = open_folder(source, dtype=None if dtype is None else dtypes[dtype], device=device)
     for warning in opened.warnings:
         typer.echo(f"warning: {warning}", err=True)
     return opened
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that is not here."""
+    import torch
+
+    kind, colon, number = name.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (colon and not number.isdecimal()):
+        raise UserError(f"--device: no such device: {name!r}; like cpu, cuda, cuda:1")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise UserError(f"--device: {torch.cuda.device_count() or 'no'} CUDA devices here: {name!r}; say cpu")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"--device: no MPS device here: {name!r}; say cpu")
 
 
 def faults() -> Any:

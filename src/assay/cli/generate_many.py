@@ -46,6 +46,8 @@ def many(writer: Writer, source: Path, out: Path, batch: int, seed: int, json: b
     from assay.cli.generate import rates
 
     lines = _lines(writer, source, seed)
+    if out.exists() and (not out.is_file() or out.samefile(source)):
+        raise UserError(f"{out}: {'the input itself' if out.is_file() else 'not a file'}; choose another --output")
     works: list[Decoding] = []
     ends: dict[str, int] = {}
     with _opened(out) as file:
@@ -74,9 +76,10 @@ def _lines(writer: Writer, source: Path, seed: int) -> list[Line]:
     from assay.interop.identity import fingerprint
 
     try:
-        texts = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        data = source.read_bytes()
+    except OSError as error:
         raise UserError(f"{source}: cannot be read: {error}") from None
+    texts = data.removesuffix(b"\n").split(b"\n") if data else []  # a text may hold other ends of line, as U+2028
     opened = writer.opened
     sampling = writer.sampling.model_dump(mode="json")
     settings = [
@@ -101,9 +104,12 @@ def _lines(writer: Writer, source: Path, seed: int) -> list[Line]:
     return out
 
 
-def _table(text: str, where: str) -> dict[str, Any]:
+def _table(text: bytes, where: str) -> dict[str, Any]:
     try:
-        value = json_.loads(text)
+        value = json_.loads(text.decode("utf-8"))
+        json_.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeError as error:  # half of a surrogate pair is no text either
+        raise UserError(f"{where}: no UTF-8: {error}") from None
     except ValueError as error:
         raise UserError(f"{where}: not JSON: {error}") from None
     if not isinstance(value, dict) or not isinstance(value.get("prompt"), str):
@@ -147,8 +153,18 @@ def _resumed(file: IO[bytes], out: Path, lines: list[Line]) -> int:
             raise UserError(f"{out}: line {n} is damaged; {other}") from None
         if key != line.key:
             raise UserError(f"{out}: line {n} is of another prompt, model or setting; {other}")
+    if not _begins(data[len(whole) :], lines[len(rows) :]):
+        raise UserError(f"{out}: line {len(rows) + 1} is damaged; {other}")
     file.truncate(len(whole))
     return len(rows)
+
+
+def _begins(tail: bytes, left: list[Line]) -> bool:
+    """True where a last line without an end is the beginning of the next text's: nothing else is taken away."""
+    if not tail or not left:
+        return not tail
+    start = json_.dumps(left[0].given, ensure_ascii=False).encode()[:-1]
+    return tail.startswith(start) or start.startswith(tail)
 
 
 def _batches(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,9 @@ class Course:
         loss = {"before": self.measured(before), "after": self.measured(after), "uptrained": None}
         if self.steps:
             self.train(after)
-            loss["uptrained"] = self.measured(after)
+            loss["uptrained"] = found = self.measured(after)
+            if not math.isfinite(found):
+                raise UserError(f"the loss after training is {found}; take an --uptrain-lr below {self.lr:g}")
         done = {"steps": self.steps, "tokens": self.steps * self.batch * self.seq_len, "lr": self.lr}
         return {"loss": loss, "uptrain": {**done, "seq_len": self.seq_len, "batch": self.batch}}
 
@@ -139,7 +142,7 @@ def course_of(
         text = _corpus(opened.source, config)
     if text is None and steps:
         raise UserError(f"--uptrain-steps: {opened.source} names no corpus; give a text with --data FILE")
-    if lr is not None and not lr > 0:
+    if lr is not None and not 0 < lr < math.inf:
         raise UserError(f"--uptrain-lr: {lr}: expected a number above 0")
     length = seq_len or (config.seq_len if config is not None else min(256, opened.decoder.recipe.max_seq_len))
     rows = batch or (config.batch_size if config is not None else 8)

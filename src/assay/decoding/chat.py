@@ -43,8 +43,9 @@ def chat_text(tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool
     try:
         template = environment.from_string(tokenizer.chat_template)
         text = template.render(messages=list(messages), add_generation_prompt=answer, tools=None, **tokenizer.specials)
-    except TemplateError as error:
-        raise fault("chat", f"the template of {tokenizer.name} refuses: {error}", allowed="--no-chat") from None
+    except Exception as error:  # a foreign program: whatever it raises is its own fault
+        message = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        raise fault("chat", f"the template of {tokenizer.name} refuses: {message}", allowed="--no-chat") from None
     if answer:
         return text
     last = messages[-1]["content"].strip()

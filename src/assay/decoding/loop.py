@@ -44,6 +44,20 @@ def _engine(decoder: Decoder, batch: int, max_len: int, rope_length: int) -> Ste
         return Engine(decoder, batch, max_len, rope_length=rope_length)
     except UnsupportedCache as error:
         raise fault("recipe", str(error), allowed="layers that see only what stands before", where="model") from None
+    except (RuntimeError, TypeError) as error:  # as torch tells it
+        if not any(word in str(error) for word in _NO_ROOM):
+            raise
+        message = f"the cache of {batch} rows of {max_len:,} tokens does not fit in memory"
+        raise fault("max_new_tokens", message, allowed="fewer new tokens, or fewer rows at once") from None
+
+
+_NO_ROOM = (
+    "allocate memory",
+    "enough memory",
+    "out of memory",
+    "size calculation overflowed",
+    "Overflow when unpacking",
+)
 
 
 class Kept:
@@ -175,6 +189,7 @@ class Decoding:
             yield from self._steps()
         finally:
             self.decoder.train(training)
+            self._seen = None  # a place a row and token of the vocabulary: not for those who keep what is done
 
     def _steps(self) -> Iterator[Step]:
         began = time.perf_counter()
@@ -199,9 +214,11 @@ class Decoding:
         if self.vocab is not None and self.vocab < logits.shape[-1]:
             barred = torch.arange(logits.shape[-1], device=logits.device) >= self.vocab
             logits = logits.masked_fill(barred, -torch.inf)
-        picked = choose(logits, self.sampling, self.seeds, n, self._seen).clamp_max(logits.shape[-1] - 1)
+        picked = choose(logits, self.sampling, self.seeds, n, self._seen)
+        nowhere = picked >= logits.shape[-1]  # a draw from what is no distribution
+        picked = picked.masked_fill(nowhere, 0)
         worth = logits.gather(-1, picked.unsqueeze(-1)).squeeze(-1)
-        odd = ~torch.isfinite(worth) & self.live
+        odd = (nowhere | ~torch.isfinite(worth)) & self.live
         if bool(odd.any()):
             raise not_finite(self.decoder, int(odd.nonzero()[0]))
         live = self.live.clone()

@@ -106,6 +106,8 @@ def filtered(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> 
         z = penalise(z, seen.to(z.device), sampling.repetition_penalty)
     if sampling.is_greedy:
         return z
+    if sampling.temperature < 1e-200:  # from 0 down, where the division could overflow
+        z = z - z.amax(-1, keepdim=True)
     z = z / sampling.temperature
     if sampling.top_k != "all":
         z = keep_top_k(z, sampling.top_k)
@@ -124,7 +126,7 @@ def choose(logits: Tensor, sampling: Sampling, seeds: Sequence[int], step: int, 
     """The next token of each row, (B,).
 
     Row i inverts the distribution function (tokens by id) at ``uniform(seeds[i], step)``: what it gets depends on its
-    own logits and seed, not on the rows beside it.
+    own logits and seed, not on the rows beside it. V where a row's logits are no numbers.
     """
     if sampling.is_greedy and sampling.repetition_penalty == 1:
         return logits.argmax(-1)

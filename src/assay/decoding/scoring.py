@@ -195,7 +195,7 @@ class Scorer:
                 max_new_tokens=max_new_tokens,
                 sampling=sampling,
                 seeds=[seeds[i] for i in places],
-                stop_ids=self.tokenizer.stop_ids,
+                stop_ids=self.tokenizer.stops_at(stop),
                 vocab=min(self.tokenizer.size, self.decoder.recipe.vocab_size),
                 rope_length=self.max_length,
                 engine=engine,

@@ -51,6 +51,10 @@ class Tokenizer(Protocol):
         """Text of ids, special tokens left out; what is no UTF-8 becomes U+FFFD."""
         ...
 
+    def stops_at(self, stop: Sequence[str]) -> tuple[int, ...]:
+        """``stop_ids`` and those of special tokens among stop strings: no text shows them."""
+        ...
+
 
 @dataclass(frozen=True)
 class Bytes:
@@ -68,6 +72,9 @@ class Bytes:
 
     def decode(self, ids: Sequence[int], /) -> str:
         return bytes(i for i in ids if 0 < i < 256).decode("utf-8", errors="replace")
+
+    def stops_at(self, stop: Sequence[str]) -> tuple[int, ...]:
+        return self.stop_ids
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,10 @@ class Pieces:
     def decode(self, ids: Sequence[int], /) -> str:
         text: str = self.library.decode(list(ids), skip_special_tokens=True)
         return text
+
+    def stops_at(self, stop: Sequence[str]) -> tuple[int, ...]:
+        named = [i for text in stop if (i := self.library.token_to_id(text)) is not None]
+        return tuple(sorted({*self.stop_ids, *(i for i in named if not self.decode([i]))}))
 
 
 def read_tokenizer(path: Path, config: dict[str, Any] | None = None) -> Pieces:
@@ -163,7 +174,10 @@ def _template(folder: Path, told: dict[str, Any]) -> str | None:
     """The chat template beside a tokenizer: a file of its own, or an entry of its configuration."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise fault("chat_template", f"{file}: cannot be read: {error}", where="tokenizer") from None
     value = told.get("chat_template")
     if isinstance(value, list):  # several by name
         named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}

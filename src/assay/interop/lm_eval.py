@@ -18,6 +18,7 @@ from tqdm import tqdm
 from assay.decoding import Sampling, chat_text, fault
 from assay.decoding.scoring import Scorer
 from assay.interop.folder import open_folder
+from assay.recipe.position import LearnedPosition
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
 MAX_GEN_TOKS = 256
@@ -63,13 +64,17 @@ class AssayLM(LM):  # type: ignore[misc]
             raise fault(name, "no option of this model", unknown.get(name), _OPTIONS, where="lm_eval")
         if dtype not in DTYPES:
             raise fault("dtype", "no such dtype", dtype, ", ".join(DTYPES), where="lm_eval")
-        if str(batch_size) == "auto" or int(batch_size) < 1:
-            raise fault("batch_size", "not a number of rows", batch_size, "1 or more", where="lm_eval")
+        rows, self.seed = _whole("batch_size", batch_size, 1), _whole("seed", seed)
+        given = None if max_length is None else _whole("max_length", max_length, 1)
+        if add_bos_token not in _STARTS:
+            raise fault("add_bos_token", "not a choice", add_bos_token, "True, False or None", where="lm_eval")
         self.opened = open_folder(pretrained, dtype=DTYPES[dtype], device=device or "cpu")
         decoder = self.opened.decoder
-        length = decoder.recipe.max_seq_len if max_length is None else int(max_length)
-        self.scorer = Scorer(decoder, self.opened.tokenizer(tokenizer), length, int(batch_size), _STARTS[add_bos_token])
-        self.seed = int(seed)
+        most = decoder.recipe.max_seq_len
+        length = most if given is None else given
+        if length > most and isinstance(decoder.recipe.embedding.position, LearnedPosition):
+            raise fault("max_length", "the learned positions end before", length, f"at most {most}", where="lm_eval")
+        self.scorer = Scorer(decoder, self.opened.tokenizer(tokenizer), length, rows, _STARTS[add_bos_token])
         self._device = torch.device(device or "cpu")
 
     @property
@@ -126,6 +131,25 @@ class AssayLM(LM):  # type: ignore[misc]
 _OPTIONS = "pretrained, tokenizer, max_length, batch_size, dtype, device, add_bos_token, seed"
 
 
+def _whole(name: str, value: Any, least: int | None = None) -> int:
+    """A whole number, also as text."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise fault(name, "not a whole number", value, where="lm_eval") from None
+    if least is not None and number < least:
+        raise fault(name, "too small", value, f"{least} or more", where="lm_eval")
+    return number
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def generation_of(told: dict[str, Any]) -> tuple[list[str], int, Sampling]:
     """Stop strings, tokens at most and sampling of a task's generation arguments.
 
@@ -134,9 +158,12 @@ def generation_of(told: dict[str, Any]) -> tuple[list[str], int, Sampling]:
     """
     left = dict(told)
     until = left.pop("until", None) or []
-    lengths = [int(left.pop(key)) for key in _LENGTHS if left.get(key) is not None]
+    lengths = [_whole(f"generation_kwargs.{key}", left.pop(key), 1) for key in _LENGTHS if left.get(key) is not None]
     samples = left.pop("do_sample", None)
     options = {key: left.pop(key) for key in _SAMPLING if left.get(key) is not None}
+    for key, value in options.items():
+        if key != "top_k" and not _is_number(value):
+            raise fault(f"generation_kwargs.{key}", "not a number", value, where="lm_eval")
     temperature = float(options.pop("temperature", 1.0 if samples else 0.0))
     if samples is False or temperature == 0:
         temperature, options = 0.0, {k: v for k, v in options.items() if k == "repetition_penalty"}
