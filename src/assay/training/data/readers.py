@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -65,7 +66,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
         with closing(_opened(path)) as f:
             while block := f.read(_BLOCK):
                 yield block
-    except (OSError, EOFError, ValueError) as error:  # gzip's and zstd's, too
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # gzip's and zstd's, too
         reason = getattr(error, "strerror", None) or str(error)
         raise CorpusError(f"{path}: cannot be read: {reason}") from None
 
