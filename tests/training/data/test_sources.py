@@ -148,6 +148,16 @@ def test_a_long_text_is_cut_without_loss_inside_no_character(parts: list[str], b
         readers._BLOCK, readers._PIECE, readers._LONGEST, readers._WHOLE = before
 
 
+@pytest.mark.parametrize("blocks", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("letter", ["x", "é", "東"])
+def test_a_text_of_one_line_is_cut_too(tmp_path: Path, letter: str, blocks: float) -> None:
+    """Also where a read ends just where a piece does, or inside a character."""
+    text = letter * int(blocks * readers._BLOCK / len(letter.encode()))
+    for name, more in (("a.txt", ""), ("b.txt", letter)):
+        (tmp_path / name).write_text(text + more, encoding="utf-8")
+        assert "".join(read(tmp_path / name)) == text + more
+
+
 def line(**record: Any) -> bytes:
     return json.dumps(record).encode() + b"\n"
 

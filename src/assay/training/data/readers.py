@@ -144,7 +144,7 @@ def _cut(buffer: bytes, start: int, least: int) -> int | None:
     blank = buffer.find(b"\n\n", start + least - 2)
     if blank >= 0:
         return blank + 2
-    if len(buffer) - start < max(_LONGEST, least):
+    if len(buffer) - start <= max(_LONGEST, least):  # the byte after it tells whether a character ends there
         return None
     line = buffer.rfind(b"\n", start + _PIECE, start + _LONGEST)
     if line >= 0:
