@@ -81,6 +81,7 @@ def train(
                 record = load_record(folder)
                 if record.status != "interrupted":
                     return record
+                (folder / RECORD).unlink()  # it says how far the run was, and the run goes on
             run = _Run.start(config, folder, digest, corpus, start, sampler)
             try:
                 return run.go(on_step, should_stop)
