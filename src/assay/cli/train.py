@@ -92,9 +92,10 @@ def run(
 def _trained(config: RunConfig, folder: Path, restart: bool, init_from: Path | None) -> RunRecord:
     from assay.cli.tokenize import opened
     from assay.cli.train_parts import sampler_of, start_from, state_of
-    from assay.training import train
+    from assay.training import check_fits, train
 
     corpus = opened(config.data)
+    check_fits(config, corpus)
     start = None if init_from is None else start_from(init_from)
     sampler = sampler_of(config, corpus)
     go = partial(train, config, folder, resume=not restart, corpus=corpus, start=start, sampler=sampler)

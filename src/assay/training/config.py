@@ -36,6 +36,7 @@ from assay.training.optim import AdamW, OptimizerSlot
 from assay.training.ramp import BatchPlan, NoRamp, RampSlot
 from assay.training.schedule import ScheduleSlot
 
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]  # what torch's generators take
 UNDECIDING = frozenset({"checkpoint_every", "keep", "samples", "log"})  # fields that decide no number
 
 
@@ -88,8 +89,8 @@ class RunConfig(Spec):
     batch_size: PositiveInt
     accumulate: PositiveInt = 1
     steps: PositiveInt
-    seed: NonNegativeInt = 0
-    data_seed: NonNegativeInt = 0
+    seed: Seed = 0
+    data_seed: Seed = 0
     optimizer: OptimizerSlot = AdamW()
     schedule: ScheduleSlot
     parametrization: ParametrizationSlot = STANDARD
