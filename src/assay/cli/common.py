@@ -120,6 +120,15 @@ def write_new(texts: Mapping[Path, str]) -> None:
             raise UserError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A file that cannot be written is told of by its name."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
 def print_json(value: Any) -> None:
     """A value as indented JSON on standard output."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

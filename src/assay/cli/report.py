@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from assay.cli.common import AsJson, print_json
+from assay.cli.common import AsJson, print_json, writing
 from assay.cli.errors import UserError
 
 
@@ -34,7 +34,9 @@ def run(
         from assay.report import write_study_page
         from assay.study import load_result
 
-        write_study_page(load_result(folder).to_dict(), path)
+        result = load_result(folder).to_dict()
+        with writing(path):
+            write_study_page(result, path)
     if json:
         print_json({"report": str(path.resolve())})
     else:
@@ -50,4 +52,6 @@ def _run_page(folder: Path, path: Path) -> None:
         record = load_record(folder, unfinished=True)
     except FolderError as error:
         raise UserError(str(error)) from None
-    write_run_page(page_record(record), path)
+    page = page_record(record)
+    with writing(path):
+        write_run_page(page, path)

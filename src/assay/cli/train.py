@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.common import AsJson, Plugins, load_plugins, print_json
+from assay.cli.common import AsJson, Plugins, load_plugins, print_json, writing
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -184,7 +184,9 @@ def _page(record: RunRecord) -> Path:
     from assay.report import write_run_page
 
     path = record.folder / "report.html"
-    write_run_page(page_record(record), path)
+    page = page_record(record)
+    with writing(path):
+        write_run_page(page, path)
     return path
 
 
