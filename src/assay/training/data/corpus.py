@@ -336,6 +336,11 @@ def _split(name: str, bins: Bins, config: DataConfig, val_bytes: int) -> Member:
     else:
         assert isinstance(config.split, BytesSplit)
         out = int(np.searchsorted(running, val_bytes)) + 1
+        if out == chosen.size:
+            raise CorpusError(
+                f"corpus {name!r}: {val_bytes:,} bytes for validation take all {out:,} of its documents, which are "
+                f"held out whole: fewer val_bytes, or shorter documents (a text file alone is cut into some)"
+            )
     seen = by_hash[: int(np.searchsorted(running, val_bytes)) + 1]
     train = np.sort(by_hash[out:])
     return Member(name, bins, train, _held(bins, seen, val_bytes), int((~keep).sum()), int(sizes[train].sum()))
