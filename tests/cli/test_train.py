@@ -225,6 +225,7 @@ FAULTS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("train", "run.toml", "--set", "keep={kind='last', n=0}"), ("keep.n",)),
     (("train", "run.toml", "--set", "keep=first"), ("keep", "nothing")),
     (("train", "run.toml", "--set", "samples.evry=3"), ("samples.evry", "nearest: every")),
+    (("train", "run.toml", "--set", 'samples.prompts=["a"]'), ("samples.every", "prompts have no effect")),
     (("train", "run.toml", "--log", "tensorbord"), ("log",)),
     (("train", "run.toml", "--set", "numerics.device=cuda"), ("numerics.device", "no CUDA device")),
     (("train", "run.toml", "--set", "numerics.device=gpu"), ("numerics.device", "nothing can be computed there")),

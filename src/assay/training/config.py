@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from assay.recipe.base import Spec, problems_of, validated
+from assay.recipe.base import Spec, problems_of, refuse, validated
 from assay.recipe.errors import Problem, RecipeError
 from assay.recipe.extension import plugin_sources
 from assay.recipe.load import load as load_recipe
@@ -70,6 +70,12 @@ class Samples(Spec):
     every: NonNegativeInt = 0
     prompts: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
     tokens: PositiveInt = 64
+
+    @model_validator(mode="after")
+    def _written(self) -> Samples:
+        if self.prompts and not self.every:
+            raise refuse("every", "prompts have no effect: no sample is written", 0, "a number of updates")
+        return self
 
 
 class RunConfig(Spec):
