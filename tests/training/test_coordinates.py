@@ -119,6 +119,7 @@ def test_the_verb() -> None:
         (("tiny/base", "--widths", "33,64"), "no whole number"),
         (("tiny/base", *short, "--parametrization", "mu"), "known: mup"),
         (("tiny/base", *short, "--optimizer", "adam"), "adamw"),
+        (("tiny/base", *short, "--lr", "1e30"), "left the finite numbers (mup, width 16)"),
         (("opt-350m", "--widths", "64,128"), "does not say how it scales"),
     ):
         bad = assay(*argv)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,6 +62,11 @@ def run(
     if base is not None and base < 1:
         raise UserError(f"--base-width: not a width: {base}")
     checks = _checks(found, sizes, kinds, base=base, optimizer=optimizer, lr=lr, steps=steps, seeds=seeds)
+    for check in checks:
+        lost = [row.width for row in check.rows if not math.isfinite(row.logits[-1])]
+        if lost:
+            where = f"{check.parametrization}, width {lost[0]}"
+            raise UserError(f"--lr: at {lr:g} the logits left the finite numbers ({where}); a lower one")
     if json:
         ratios = {check.parametrization: check.ratio for check in checks}
         print_json({"recipe": found.name, "ratio": ratios, "checks": [check.to_dict() for check in checks]})
