@@ -153,6 +153,27 @@ def test_a_fault_is_told_on_one_screen(place: Path, argv: tuple[str, ...], parts
         assert part in out.stderr
 
 
+def test_a_page_that_cannot_be_written_is_named(place: Path) -> None:
+    assay(place, "train", "run.toml", "--out", "r")
+    for out in ("none/page.html", "r", "words.txt/page.html"):
+        told = assay(place, "report", "r", "--out", out, code=2).stderr
+        assert f"{out}: cannot be written" in told and "Traceback" not in told
+    (place / "r" / "report.html").unlink()
+    (place / "r" / "report.html").mkdir()
+    told = assay(place, "train", "run.toml", "--out", "r", code=2).stderr
+    assert "report.html: cannot be written" in told and "Traceback" not in told
+
+
+def test_a_run_of_a_part_of_ones_own_has_a_page(place: Path) -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    plugin = ("--plugin", str(examples / "average_mixer.py"))
+    recipe = f'recipe="{examples / "average.toml"}"'
+    assay(place, "train", "run.toml", "--set", recipe, "--set", "steps=1", "--out", "r", *plugin)
+    assay(place, "report", "r", "--out", "page.html", *plugin)
+    assert (place / "page.html").read_text() == (place / "r" / "report.html").read_text()
+    assert "no such mixer kind" in assay(place, "report", "r", code=2).stderr
+
+
 def test_another_studys_folder_and_a_damaged_run_are_refused(place: Path) -> None:
     assay(place, "study", "small.toml", "--out", "s")
     (place / "other.toml").write_text((place / "small.toml").read_text().replace("values = [1, 2]", "values = [1, 3]"))

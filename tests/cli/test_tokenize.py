@@ -98,6 +98,7 @@ def test_from_text_to_a_run(place: Path) -> None:
         (("train", "a.jsonl", "--vocab-size", "100", "-o", "new.json"), "257 tokens already"),
         (("train", "a.jsonl", "--vocab-size", "300", "-o", "run.toml"), "not overwritten"),
         (("train", "a.jsonl", "--vocab-size", "300", "-o", "new.json", "--eos", "E"), "has no effect"),
+        (("train", "a.jsonl", "--vocab-size", "300", "-o", "bad.txt/new.json"), "new.json: cannot be written"),
     ],
 )
 def test_a_fault_is_told_and_nothing_is_left(

@@ -9,7 +9,7 @@ import pytest
 
 from assay.report import numbers
 from assay.report.charts import log_ticks, loss_scale
-from assay.report.curves import smoothed, thinned
+from assay.report.curves import line_chart, smoothed, thinned
 from assay.report.page import data_script, unbroken
 from assay.report.records import Point, baseline_of, change_of, medians_of, ordered_arms, points_of
 from assay.report.sweeps import LEARNING_RATE, ladder_axis, sweep_figure, sweep_of
@@ -171,6 +171,13 @@ def test_smoothing_keeps_steps_and_ends() -> None:
     assert max(abs(value - (5.0 - step / 50)) for step, value in smooth[5:-5]) < 0.05
     few = thinned(noisy, 50)
     assert (len(few), few[0], few[-1]) == (50, noisy[0], noisy[-1])
+
+
+@pytest.mark.parametrize(("value", "form"), [(0.0, ",f"), (3e-4, ".2~e"), (5.0, ",f"), (2e7, ".3~s")])
+def test_an_axis_is_written_as_its_numbers_are(value: float, form: str) -> None:
+    """All zeros are no small numbers."""
+    (layer,) = line_chart([(1.0, 0.0), (2.0, value)], "Heads clipped").spec["layer"]
+    assert layer["encoding"]["y"]["axis"]["format"] == form
 
 
 def test_log_ticks() -> None:

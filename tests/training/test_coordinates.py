@@ -125,6 +125,7 @@ def test_the_verb(tmp_path: Path) -> None:
         (("tiny/base", *short, "--parametrization", "mu"), "known: mup"),
         (("tiny/base", *short, "--optimizer", "adam"), "adamw"),
         (("tiny/base", *short, "--html", str(tmp_path / "no" / "c.html")), "there is no folder"),
+        (("tiny/base", *short, "--lr", "1e30"), "left the finite numbers (mup, width 16)"),
         (("opt-350m", "--widths", "64,128"), "does not say how it scales"),
     ):
         bad = assay(*argv)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from assay.cli.app import app
-from assay.training import FolderError, RunError, cut, train
+from assay.training import FolderError, RunError, cut, cutting, train
 from assay.training.cutting import cut_config
 from tests.training.test_run import config_for, numbers, own_cache, text, weights  # noqa: F401 - fixtures
 
@@ -63,6 +63,27 @@ def test_a_run_in_progress_can_be_cut(text: Path, tmp_path: Path) -> None:  # no
     before = fingerprint(tmp_path / "main")
     assert cut(tmp_path / "main", 5, 3).status == "finished"
     assert fingerprint(tmp_path / "main") == before
+
+
+def test_a_cut_that_was_killed_before_it_began_goes_on(
+    text: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it has copied by then is used, and the rows reach it."""
+    main_run(text, tmp_path / "main")
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cutting, "train", killed)
+        with pytest.raises(KeyboardInterrupt):
+            cut(tmp_path / "main", 12, 2)
+    again = cut(tmp_path / "main", 12, 2)
+    cut(tmp_path / "main", 12, 2, folder=tmp_path / "straight")
+    assert numbers(again.folder) == numbers(tmp_path / "straight")
+    assert weights(again.folder) == weights(tmp_path / "straight")
 
 
 def test_what_cannot_be_cut(text: Path, tmp_path: Path) -> None:  # noqa: F811

@@ -20,7 +20,7 @@ import torch
 
 from assay.model import build, named_params
 from assay.recipe import load
-from assay.training import DiskError, RunConfig, RunError, SaveError, Start, load_checkpoint, train
+from assay.training import DiskError, RunConfig, RunError, SaveError, Start, load_checkpoint, load_record, train
 from assay.training import checkpoint as ckpt
 from assay.training.checkpoint import checkpoints, latest, step_of
 from assay.training.keep import KeepLast, KeepNothing
@@ -332,3 +332,17 @@ def test_every_checkpoint_damaged_begins_again_and_says_so(text: Path, tmp_path:
     assert sum("model.safetensors: missing" in w for w in warnings) == 2 and "began again" in warnings[-1]
     assert weights(tmp_path / "r") == weights(tmp_path / "straight")
     assert json.loads((tmp_path / "r" / "record.json").read_text())["status"] == "finished"
+
+
+def test_a_run_that_goes_on_has_no_record_of_where_it_was(tmp_path: Path) -> None:
+    config = everything(tmp_path)
+    train(config, tmp_path / "r", should_stop=lambda: True)
+    seen: list[str] = []
+
+    def on_step(row: dict[str, Any]) -> None:
+        found = load_record(tmp_path / "r", unfinished=True)
+        seen.append(found.status)
+        assert found.final["steps_done"] == row["step"] and len(found.rows) == row["step"]
+
+    assert train(config, tmp_path / "r", on_step=on_step).status == "finished"
+    assert seen == ["unfinished"] * 8

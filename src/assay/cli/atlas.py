@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.common import AsJson, asking, print_json, quantity
+from assay.cli.common import AsJson, asking, print_json, quantity, writing
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -299,10 +299,8 @@ def _fits(columns: list[str], rows: list[list[str]], width: int) -> bool:
 def _write_page(path: Path, json: bool) -> None:
     from assay.report import write_atlas_page
 
-    try:
+    with writing(path):
         write_atlas_page(page_record(), path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from None
     if json:
         print_json({"page": str(path.resolve())})
     else:

@@ -20,8 +20,8 @@ from assay.cli.common import (
     load_recipe,
     print_json,
     quantity,
+    writing,
 )
-from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,10 +116,8 @@ def _write_page(recipe: Recipe, found: Budget, path: Path) -> None:
         ],
         "command": shlex.join(["assay", *sys.argv[1:]]) if sys.argv[1:2] == ["budget"] else "",
     }
-    try:
+    with writing(path):
         write_budget_page(record, path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _cache_by_length(recipe: Recipe, found: Budget) -> list[tuple[int, dict[str, int]]]:

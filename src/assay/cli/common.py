@@ -112,12 +112,19 @@ def write_new(texts: Mapping[Path, str]) -> None:
         if path.exists():
             raise UserError(f"{path}: exists and is not overwritten; remove it, or write elsewhere with --out")
     for path, text in texts.items():
-        try:
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A file that cannot be written is told of by its name."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def print_json(value: Any) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.common import AsJson, Overrides, Plugins, RecipeName, load_plugins, load_recipe, print_json
+from assay.cli.common import AsJson, Overrides, Plugins, RecipeName, load_plugins, load_recipe, print_json, writing
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ def run(
     if base is not None and base < 1:
         raise UserError(f"--base-width: not a width: {base}")
     checks = _checks(found, sizes, kinds, base=base, optimizer=optimizer, lr=lr, steps=steps, seeds=seeds)
+    for check in checks:
+        lost = [row.width for row in check.rows if not math.isfinite(row.logits[-1])]
+        if lost:
+            where = f"{check.parametrization}, width {lost[0]}"
+            raise UserError(f"--lr: at {lr:g} the logits left the finite numbers ({where}); a lower one")
     ratios = {check.parametrization: check.ratio for check in checks}
     out: dict[str, Any] = {"recipe": found.name, "ratio": ratios, "checks": [check.to_dict() for check in checks]}
     if html is not None:
@@ -86,10 +92,8 @@ def _write_page(out: dict[str, Any], path: Path) -> None:
     from assay.report import write_coordinates_page
 
     command = shlex.join(["assay", *sys.argv[1:]]) if sys.argv[1:2] == ["coord-check"] else ""
-    try:
+    with writing(path):
         write_coordinates_page({**out, "command": command}, path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _widths(text: str) -> list[int]:

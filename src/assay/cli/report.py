@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from assay.cli.common import AsJson, print_json
+from assay.cli.common import AsJson, Plugins, load_plugins, print_json, writing
 from assay.cli.errors import UserError
 
 
@@ -15,6 +15,7 @@ def run(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of a study or of a run.")],
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Default: FOLDER/report.html.")] = None,
     json: AsJson = False,
+    plugins: Plugins = None,
 ) -> None:
     """The HTML page of a study or of a run, a running one too.
 
@@ -25,6 +26,7 @@ def run(
       assay report studies/first-assay
       assay report runs/tiny --out tiny.html
     """
+    load_plugins(plugins)
     path = out if out is not None else folder / "report.html"
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
@@ -34,7 +36,9 @@ def run(
         from assay.report import write_study_page
         from assay.study import load_result
 
-        write_study_page(load_result(folder).to_dict(), path)
+        result = load_result(folder).to_dict()
+        with writing(path):
+            write_study_page(result, path)
     if json:
         print_json({"report": str(path.resolve())})
     else:
@@ -50,4 +54,6 @@ def _run_page(folder: Path, path: Path) -> None:
         record = load_record(folder, unfinished=True)
     except FolderError as error:
         raise UserError(str(error)) from None
-    write_run_page(page_record(record), path)
+    page = page_record(record)
+    with writing(path):
+        write_run_page(page, path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.common import AsJson, Plugins, load_plugins, print_json
+from assay.cli.common import AsJson, Plugins, load_plugins, print_json, writing
 
 if TYPE_CHECKING:
     from assay.study import DryRun, StudyEvent, StudyResult
@@ -73,7 +73,8 @@ def conduct(
         typer.echo(str(stopped), err=True)
         raise typer.Exit(130) from None
     page = result.folder / "report.html"
-    write_study_page(result.to_dict(), page)
+    with writing(page):
+        write_study_page(result.to_dict(), page)
     return result, page
 
 

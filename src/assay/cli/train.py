@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.common import AsJson, Plugins, load_plugins, print_json
+from assay.cli.common import AsJson, Plugins, load_plugins, print_json, writing
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -92,9 +92,10 @@ def run(
 def _trained(config: RunConfig, folder: Path, restart: bool, init_from: Path | None) -> RunRecord:
     from assay.cli.tokenize import opened
     from assay.cli.train_parts import sampler_of, start_from, state_of
-    from assay.training import train
+    from assay.training import check_fits, train
 
     corpus = opened(config.data)
+    check_fits(config, corpus)
     start = None if init_from is None else start_from(init_from)
     sampler = sampler_of(config, corpus)
     go = partial(train, config, folder, resume=not restart, corpus=corpus, start=start, sampler=sampler)
@@ -183,7 +184,9 @@ def _page(record: RunRecord) -> Path:
     from assay.report import write_run_page
 
     path = record.folder / "report.html"
-    write_run_page(page_record(record), path)
+    page = page_record(record)
+    with writing(path):
+        write_run_page(page, path)
     return path
 
 

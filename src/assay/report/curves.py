@@ -315,7 +315,7 @@ def line_chart(
     y["scale"] = {"type": "log"} if log else {"type": "linear", "zero": False}
     most = max(map(abs, every))
     y["axis"] = {"minExtent": MARGIN + 6, "maxExtent": MARGIN + 6, "tickCount": 5, "labelOverlap": True}
-    y["axis"] |= {"format": ".3~s" if most >= 1e6 else ".2~e" if most < 0.01 else "~g" if log else ",f"}
+    y["axis"] |= {"format": ".3~s" if most >= 1e6 else ".2~e" if 0 < most < 0.01 else "~g" if log else ",f"}
     y["axis"] |= {"values": log_ticks(min(every), max(every))} if log else {}
     layers: list[Spec] = []
     for data, width, opacity in ((faint, 1, 0.35), (pairs, 2, 1)):

@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from assay.recipe.base import Spec, problems_of, validated
+from assay.recipe.base import Spec, problems_of, refuse, validated
 from assay.recipe.errors import Problem, RecipeError
 from assay.recipe.extension import plugin_sources
 from assay.recipe.load import load as load_recipe
@@ -36,6 +36,7 @@ from assay.training.optim import AdamW, OptimizerSlot
 from assay.training.ramp import BatchPlan, NoRamp, RampSlot
 from assay.training.schedule import ScheduleSlot
 
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]  # what torch's generators take
 UNDECIDING = frozenset({"checkpoint_every", "keep", "samples", "log"})  # fields that decide no number
 
 
@@ -70,6 +71,12 @@ class Samples(Spec):
     prompts: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
     tokens: PositiveInt = 64
 
+    @model_validator(mode="after")
+    def _written(self) -> Samples:
+        if self.prompts and not self.every:
+            raise refuse("every", "prompts have no effect: no sample is written", 0, "a number of updates")
+        return self
+
 
 class RunConfig(Spec):
     """One training run.
@@ -88,8 +95,8 @@ class RunConfig(Spec):
     batch_size: PositiveInt
     accumulate: PositiveInt = 1
     steps: PositiveInt
-    seed: NonNegativeInt = 0
-    data_seed: NonNegativeInt = 0
+    seed: Seed = 0
+    data_seed: Seed = 0
     optimizer: OptimizerSlot = AdamW()
     schedule: ScheduleSlot
     parametrization: ParametrizationSlot = STANDARD

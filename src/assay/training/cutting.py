@@ -97,13 +97,16 @@ def _borrow(source: Path, target: Path, step: int) -> None:
         home.mkdir(parents=True, exist_ok=True)
         partial = home / f".partial-{found.name}-{os.getpid()}"
         try:
-            shutil.copytree(found, partial)
-            if ckpt.problem_with(partial) is not None:
+            there = (home / found.name).exists()  # of an earlier try, which was killed
+            if not there:
+                shutil.copytree(found, partial)
+            if not there and ckpt.problem_with(partial) is not None:
                 continue
             rows = [row for row in read_metrics(source / METRICS) if row["step"] <= at]
             text = "".join(json.dumps(row) + "\n" for row in rows)
             (target / METRICS).write_text(text, encoding="utf-8")
-            partial.rename(home / found.name)
+            if not there:
+                partial.rename(home / found.name)
             return
         except OSError:  # a running run removes old checkpoints
             continue

@@ -81,6 +81,7 @@ def train(
                 record = load_record(folder)
                 if record.status != "interrupted":
                     return record
+                (folder / RECORD).unlink()  # it says how far the run was, and the run goes on
             run = _Run.start(config, folder, digest, corpus, start, sampler)
             try:
                 return run.go(on_step, should_stop)
@@ -105,12 +106,25 @@ def check_fits(config: RunConfig, corpus: Corpus) -> None:
     """Refuse, before the first update, what could only fail later; raises RunError."""
     samples = config.batches.samples(config.steps)
     problems = data_problems(config.data, corpus, config.recipe, config.seq_len, config.batch_size, samples)
-    device = config.numerics.device
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        problems.append(Problem("numerics.device", "no CUDA device here", device, "cpu", "", True))
+    fault = _device_fault(config.numerics.device)
+    if fault is not None:
+        problems.append(Problem("numerics.device", fault, config.numerics.device, "cpu", "", True))
     if problems:
         raise RunError(problems, "run")
     check_installed(config.log)
+
+
+def _device_fault(device: str) -> str | None:
+    """Why nothing can be computed there. CUDA is asked without being started: its settings come later."""
+    try:
+        found = torch.device(device)
+        if found.type != "cuda":
+            torch.zeros(1, device=found).item()
+            return None
+    except (RuntimeError, AssertionError) as error:
+        return f"nothing can be computed there: {str(error).splitlines()[0]}"
+    n = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return None if (found.index or 0) < n else f"only {n} CUDA devices here" if n else "no CUDA device here"
 
 
 def _claim(folder: Path, config: RunConfig, digest: str, corpus: Corpus) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.training.data import CorpusError, open_bins, open_tokenizer, write_bins
+from assay.training.data import CorpusError, open_bins, open_corpus, open_tokenizer, write_bins
 from assay.training.data import bins as fmt
 from assay.training.data.repeats import LONGEST, longest_repeats
 from assay.training.data.sources import Source, open_source
@@ -221,6 +221,13 @@ def forged(folder: Path, **changes: Any) -> None:
     manifest.update(changes)
     manifest["sha256"] = fmt.identity_of(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+    folder = bins_of(tmp_path / "b", texts(20))
+    (folder / "manifest.json").unlink()
+    with pytest.raises(CorpusError, match=r"manifest\.json: cannot be read: No such file"):
+        open_corpus(str(folder), 100)
 
 
 def test_a_token_beyond_the_vocabulary_is_named(tmp_path: Path) -> None:

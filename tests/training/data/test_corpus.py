@@ -50,6 +50,16 @@ def test_bytes_split_by_definition(tmp_path: Path) -> None:
     assert corpus.train_bytes == sum(len(text.encode()) + 1 for text in train_text(corpus)) == corpus.train_tokens
 
 
+def test_a_document_is_held_out_whole(tmp_path: Path) -> None:
+    """So one is not enough, however long; a text file alone is cut."""
+    long = "\n\n".join(DOCUMENTS * 9)
+    with pytest.raises(CorpusError, match="900 bytes for validation take all 1 of its documents"):
+        data(str(json_lines(tmp_path / "a.jsonl", [long])))
+    assert data(str(json_lines(tmp_path / "b.jsonl", [long, long[:-1]]))).documents == 2
+    (tmp_path / "c.txt").write_text(long)
+    assert data(str(tmp_path / "c.txt")).documents > 2
+
+
 def test_documents_split_is_each_documents_own(tmp_path: Path) -> None:
     """A document is held out or not whatever stands beside it: in half the corpus, in the whole, in another order."""
     split = {"kind": "documents", "share": 0.3}

@@ -109,6 +109,19 @@ def test_uniform_model_has_the_bits_of_its_vocabulary(tmp_path: Path) -> None:
     assert found["spans"] == pytest.approx(found["ids"], rel=1e-6)
 
 
+def test_parts_that_are_called_alike_are_both_evaluated(tmp_path: Path) -> None:
+    for i, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        bins_of(tmp_path / name / "tokens", texts(40, i))
+    portions = [{"corpus": str(tmp_path / name / "tokens")} for name in "ab"]
+    corpus = open_data(DataConfig.model_validate({"corpus": portions, "val_bytes": 300}))
+    decoder = model(256)
+    found, want = evaluate(decoder, corpus, 12), by_hand(decoder, corpus, 12, False)
+    assert found.loss == pytest.approx(want["loss"], rel=1e-6) and found.n_tokens == want["n"]
+    assert list(found.by_part) == list(corpus.describe()["parts"]) == ["a/tokens", "b/tokens"]
+    assert corpus.name == "a/tokens 0.5 + b/tokens 0.5"
+
+
 def test_parts_of_a_mixture(tmp_path: Path) -> None:
     portions = [{"corpus": str(bins_of(tmp_path / name, texts(40, i))), "weight": i + 1} for i, name in enumerate("ab")]
     corpus = open_data(DataConfig.model_validate({"corpus": portions, "val_bytes": 300}))

@@ -148,6 +148,16 @@ def test_a_long_text_is_cut_without_loss_inside_no_character(parts: list[str], b
         readers._BLOCK, readers._PIECE, readers._LONGEST, readers._WHOLE = before
 
 
+@pytest.mark.parametrize("blocks", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("letter", ["x", "é", "東"])
+def test_a_text_of_one_line_is_cut_too(tmp_path: Path, letter: str, blocks: float) -> None:
+    """Also where a read ends just where a piece does, or inside a character."""
+    text = letter * int(blocks * readers._BLOCK / len(letter.encode()))
+    for name, more in (("a.txt", ""), ("b.txt", letter)):
+        (tmp_path / name).write_text(text + more, encoding="utf-8")
+        assert "".join(read(tmp_path / name)) == text + more
+
+
 def line(**record: Any) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
@@ -163,6 +173,7 @@ FAULTS: list[tuple[str, bytes, str]] = [
     ("a.jsonl", line(text=1.5), r"holds 1\.5, not text"),
     ("a.jsonl", b'{"text": "half \\ud83d"}\n', r"line 1: field 'text' holds half a character"),
     ("a.txt.gz", gzip.compress(words(0, 4000).encode())[:-20], r"a\.txt\.gz: cannot be read: .*end"),
+    ("a.txt.gz", gzip.compress(words(0, 4000).encode())[:40] + b"?" * 40, r"a\.txt\.gz: cannot be read"),
     ("a.jsonl.gz", b"not gzip", r"a\.jsonl\.gz: cannot be read: Not a gzipped file"),
 ]
 

@@ -60,7 +60,7 @@ def is_bins(path: Path) -> bool:
     try:
         table = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return (path / MANIFEST).is_file() and any(path.glob("tokens-*.bin"))
+        return any(path.glob("tokens-*.bin"))
     return isinstance(table, dict) and table.get("format") == FORMAT
 
 

@@ -228,8 +228,8 @@ def open_data(config: DataConfig, cache: Path | None = None, on_progress: OnProg
     cache = cache or cache_folder()
     tokenizer = None if config.tokenizer == "auto" else open_tokenizer(config.tokenizer)
     period, parts = sum(config.quotas), []
-    for portion, quota in zip(config.portions, config.quotas, strict=True):
-        name = _short_name(portion.corpus)
+    names = _names([portion.corpus for portion in config.portions])
+    for name, portion, quota in zip(names, config.portions, config.quotas, strict=True):
         bins = _opened(portion.corpus, config.field, tokenizer, cache, on_progress)
         parts.append(_split(name, bins, config, -(-config.val_bytes * quota // period)))
     _same_tokenizer(parts)
@@ -261,8 +261,16 @@ def cache_folder() -> Path:
     return Path(base) / "corpora"
 
 
-def _short_name(corpus: str) -> str:
-    return corpus if not os.path.exists(corpus) else Path(corpus).absolute().name
+def _names(corpora: Sequence[str]) -> list[str]:
+    """A short name for each: the end of its path, as long as it takes to tell it from the others."""
+    words = [Path(corpus).absolute().parts if os.path.exists(corpus) else (corpus,) for corpus in corpora]
+    out = []
+    for i, own in enumerate(words):
+        others = words[:i] + words[i + 1 :]
+        lengths = (n for n in range(1, len(own) + 1) if all(other[-n:] != own[-n:] for other in others))
+        n = next(lengths, 0)
+        out.append(str(Path(*own[-n:])) if n else corpora[i])
+    return out
 
 
 def _opened(
@@ -328,6 +336,11 @@ def _split(name: str, bins: Bins, config: DataConfig, val_bytes: int) -> Member:
     else:
         assert isinstance(config.split, BytesSplit)
         out = int(np.searchsorted(running, val_bytes)) + 1
+        if out == chosen.size:
+            raise CorpusError(
+                f"corpus {name!r}: {val_bytes:,} bytes for validation take all {out:,} of its documents, which are "
+                f"held out whole: fewer val_bytes, or shorter documents (a text file alone is cut into some)"
+            )
     seen = by_hash[: int(np.searchsorted(running, val_bytes)) + 1]
     train = np.sort(by_hash[out:])
     return Member(name, bins, train, _held(bins, seen, val_bytes), int((~keep).sum()), int(sizes[train].sum()))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -65,7 +66,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
         with closing(_opened(path)) as f:
             while block := f.read(_BLOCK):
                 yield block
-    except (OSError, EOFError, ValueError) as error:  # gzip's and zstd's, too
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # gzip's and zstd's, too
         reason = getattr(error, "strerror", None) or str(error)
         raise CorpusError(f"{path}: cannot be read: {reason}") from None
 
@@ -143,7 +144,7 @@ def _cut(buffer: bytes, start: int, least: int) -> int | None:
     blank = buffer.find(b"\n\n", start + least - 2)
     if blank >= 0:
         return blank + 2
-    if len(buffer) - start < max(_LONGEST, least):
+    if len(buffer) - start <= max(_LONGEST, least):  # the byte after it tells whether a character ends there
         return None
     line = buffer.rfind(b"\n", start + _PIECE, start + _LONGEST)
     if line >= 0:

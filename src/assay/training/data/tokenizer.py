@@ -222,14 +222,21 @@ def train_bpe(documents: Iterable[str], vocab_size: int, out: Path) -> FileToken
     found = made.get_vocab_size()
     if found < vocab_size:
         raise CorpusError(f"vocab size {vocab_size:,}: the text holds no more than {found:,} tokens; ask for fewer")
+    _write(made.to_str(), out)
+    return FileTokenizer(out, None, made.token_to_id(END))
+
+
+def _write(text: str, out: Path) -> None:
     partial = out.with_name(f".{out.name}.partial")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(made.to_str(), encoding="utf-8")
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
-    return FileTokenizer(out, None, made.token_to_id(END))
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(out)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise CorpusError(f"{out}: cannot be written: {error.strerror or error}") from None
 
 
 def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
