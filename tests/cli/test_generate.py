@@ -120,6 +120,7 @@ def test_a_run_writes_on(trained: Path) -> None:
     assert (told["prompt_tokens"], told["seed"], told["chat"]) == (7, 0, False)
     assert told["finish"] in ("length", "stop_id")
     assert told["prefill"]["tokens_per_s"] > 0 < told["decode"]["tokens_per_s"]
+    assert told["setup"]["seconds"] > 0
     assert told["decode"]["tokens"] == told["new_tokens"] - 1
     assert run(str(trained), "the cat", "--max-new-tokens", "20") == want + "\n"
     assert run(str(trained), "-", "--max-new-tokens", "20", stdin="the cat") == want + "\n"

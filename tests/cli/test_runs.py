@@ -99,14 +99,16 @@ def test_train_report_and_going_on(place: Path) -> None:
     assert {row["group"] for row in rows} == {"decay", "no_decay"}
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(place: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_the_same_command_goes_on(place: Path, number: signal.Signals) -> None:
+    """So does what a cluster sends before it takes the machine away."""
     command = [sys.executable, "-m", "assay", "train", "long.toml"]
     process = subprocess.Popen(command, cwd=place, env=environment(place), stderr=subprocess.DEVNULL)
     metrics = place / "runs" / "long" / "metrics.jsonl"
     deadline = time.time() + 120
     while time.time() < deadline and not (metrics.exists() and metrics.read_bytes().count(b"\n") > 3):
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(60) == 130
     record = json.loads((place / "runs" / "long" / "record.json").read_text())
     assert record["status"] == "interrupted"

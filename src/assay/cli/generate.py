@@ -257,10 +257,14 @@ def finish_of(writer: Writer, work: Decoding, row: int, prompt_tokens: int) -> s
 
 
 def rates(*works: Decoding) -> dict[str, Any]:
-    """Tokens, seconds and tokens a second of reading the prompts and of writing after their first token."""
+    """Tokens, seconds and tokens a second of reading the prompts and of writing after their first token.
+
+    ``setup``: seconds in which the weights were laid out for the writing, once a model and number of rows.
+    """
     read, written = sum(w.prompt_tokens for w in works), sum(sum(w.lengths) for w in works)
     first = sum(len(w.lengths) for w in works)
     out: dict[str, Any] = {"prompt_tokens": read, "new_tokens": written}
+    out["setup"] = {"seconds": sum(w.seconds["setup"] for w in works)}
     for name, tokens in (("prefill", read), ("decode", written - first)):
         seconds = sum(w.seconds[name] for w in works)
         out[name] = {"tokens": tokens, "seconds": seconds, "tokens_per_s": tokens / seconds if tokens else None}
@@ -273,4 +277,6 @@ def told_rates(told: dict[str, Any]) -> str:
     for name in ("prefill", "decode"):
         speed = told[name]["tokens_per_s"]
         parts += [f"{name} {speed:,.1f} tokens/s"] if speed is not None else []
+    setup = told["setup"]["seconds"]
+    parts += [f"after {setup:.1f} s of setup"] if setup >= 0.1 else []
     return "; ".join([*parts, f"ended: {told['finish']}"])

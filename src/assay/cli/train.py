@@ -158,7 +158,7 @@ def _config(file: Path, sets: list[str], log: list[str]) -> RunConfig:
 
 
 def _watched(state: State, go: Callable[..., RunRecord]) -> RunRecord:
-    """Train in view; the first Ctrl-C asks for a checkpoint, the second ends at once."""
+    """Train in view; the first Ctrl-C or SIGTERM asks for a checkpoint, the second ends at once."""
     from rich.console import Console
 
     from assay.cli.train_view import View
@@ -171,12 +171,13 @@ def _watched(state: State, go: Callable[..., RunRecord]) -> RunRecord:
             raise KeyboardInterrupt
         stopping = True
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with View(state, Console(stderr=True)) as view:
             return go(on_step=view.feed, should_stop=lambda: stopping)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _page(record: RunRecord) -> Path:

@@ -34,7 +34,7 @@ def chat_text(tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool
     """
     if tokenizer.chat_template is None:
         message = f"{tokenizer.name} has no chat template"
-        raise fault("chat", message, allowed="--no-chat, which continues the prompt as it is")
+        raise fault("chat", message, allowed="the prompt as it is: generate with --no-chat, eval without --chat")
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation], autoescape=False
     )
@@ -45,7 +45,9 @@ def chat_text(tokenizer: Tokenizer, messages: Sequence[Message], *, answer: bool
         text = template.render(messages=list(messages), add_generation_prompt=answer, tools=None, **tokenizer.specials)
     except Exception as error:  # a foreign program: whatever it raises is its own fault
         message = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
-        raise fault("chat", f"the template of {tokenizer.name} refuses: {message}", allowed="--no-chat") from None
+        raise fault(
+            "chat", f"the template of {tokenizer.name} refuses: {message}", allowed="the prompt as it is"
+        ) from None
     if answer:
         return text
     last = messages[-1]["content"].strip()

@@ -86,6 +86,12 @@ class Engine:
             return at_least_float32(self.decoder.unembed(last_of(hidden, padding_mask)))
 
     @torch.inference_mode()
+    def prepare(self) -> None:
+        """Measure and lay out the weights of the step now; else the first step does it."""
+        if self._lean is None:
+            self._make()
+
+    @torch.inference_mode()
     def step(self, next_ids: Tensor, active: Tensor | None = None) -> Tensor:
         """Read one token a row, (B,) or (B, 1).
 

@@ -158,7 +158,7 @@ class Decoding:
         self.live = torch.ones(rows, dtype=torch.bool, device=device)
         self.finish = ["length"] * rows
         self.lengths = [0] * rows
-        self.seconds = {"prefill": 0.0, "decode": 0.0}
+        self.seconds = {"setup": 0.0, "prefill": 0.0, "decode": 0.0}
         self.steps_done = 0
         longest = ids.shape[1] if self.mask is None else int(self.mask.sum(-1).max())
         self.max_len = longest + max_new_tokens
@@ -202,6 +202,10 @@ class Decoding:
         for n in range(1, self.max_new_tokens):
             if not bool(self.live.any()):
                 return
+            if n == 1 and isinstance(engine, Engine):
+                began = time.perf_counter()
+                engine.prepare()
+                self.seconds["setup"] = time.perf_counter() - began
             began = time.perf_counter()
             with torch.inference_mode():
                 logits = engine.step(step.ids.masked_fill(~step.live, 0))

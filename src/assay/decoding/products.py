@@ -49,6 +49,7 @@ class Arena:
 _MEASURED = 1 << 20  # bytes of a group of equal products below which the plain one does
 _COLD = 64 << 20  # bytes to go through, so that no cache holds them
 _ROUNDS = 12
+_HOPELESS = 1.5  # a layout that is so many times slower than the fastest in three rounds is not tried again
 _MARGIN = 0.9  # another layout takes the place of the expected one where its time is below this share of it
 
 
@@ -245,8 +246,11 @@ def _measured(sample: list[Product], layouts: Sequence[str], batch: int) -> str:
     x = torch.randn(batch, sample[0].shape[1], generator=generator).to(sample[0].weights[0].dtype)
     clock = time.thread_time  # this thread has its share of every product; what others do on the machine is not in it
     best = dict.fromkeys(layouts, float("inf"))
-    for _ in range(_ROUNDS):
+    for turn in range(_ROUNDS):
+        least = min(best.values())
         for name in layouts:
+            if turn > 2 and best[name] > _HOPELESS * least:
+                continue
             began = clock()
             for run in runs[name]:
                 run(x)

@@ -61,6 +61,8 @@ def test_parquet(tmp_path: Path) -> None:
     assert read(parquet(tmp_path / "b.parquet", wide)) == DOCUMENTS
     wide = {"body": arrow.array(DOCUMENTS, arrow.large_string())}
     assert read(parquet(tmp_path / "c.parquet", wide), field="body") == DOCUMENTS
+    views = {"text": arrow.array(DOCUMENTS, arrow.string_view())}
+    assert read(parquet(tmp_path / "d.parquet", views)) == DOCUMENTS
 
 
 def dataset(folder: Path, columns: dict[str, Any], files: int = 2) -> Path:

@@ -216,7 +216,7 @@ def _column(schema: Any, field: str, path: Path) -> None:
         raise CorpusError(f"{path}: has no column {field!r}; found {', '.join(map(repr, schema.names)) or 'none'}")
     kind = schema.field(field).type
     held = kind.value_type if arrow.types.is_dictionary(kind) else kind
-    if not (arrow.types.is_string(held) or arrow.types.is_large_string(held)):
+    if not any(of(held) for of in (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)):
         raise CorpusError(f"{path}: column {field!r} holds {kind}, not text")
 
 

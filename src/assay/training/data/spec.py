@@ -81,7 +81,7 @@ class RepeatedNgrams(Filter):
 class Portion(Spec):
     """One corpus of a mixture; ``weight`` is its share of the windows, beside the others' weights."""
 
-    corpus: str
+    corpus: Annotated[str, Field(min_length=1)]
     weight: PositiveFloat = 1.0
 
 
@@ -100,7 +100,9 @@ class DataConfig(Spec):
     ``max_epochs`` refuses a run that would read any of its texts more often.
     """
 
-    corpus: str | Annotated[tuple[Portion, ...], Field(strict=False, min_length=1)] = "stdlib"
+    corpus: Annotated[str, Field(min_length=1)] | Annotated[tuple[Portion, ...], Field(strict=False, min_length=1)] = (
+        "stdlib"
+    )
     field: str = "text"
     tokenizer: str = "auto"
     val_bytes: PositiveInt = 65_536
