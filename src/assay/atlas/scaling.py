@@ -12,7 +12,6 @@ from assay.atlas.shrinking import Shrink, Table, shrink_layer
 from assay.cost.budget import count_params
 from assay.cost.model import layer_tensors
 from assay.recipe import Recipe, RecipeError, resolve
-from assay.recipe.mixer import Attention
 from assay.recipe.stack import read_stack
 
 Count = Literal["non_embedding", "total"]
@@ -253,8 +252,7 @@ class _Job:
 
 def _name_sources(layers: Table, names: list[str], recipe: Recipe) -> None:
     """Whose keys a layer reads, by name: a depth means nothing in another stack."""
-    for name, layer in zip(names, recipe.layers, strict=True):
-        source = layer.mixer.source if isinstance(layer.mixer, Attention) else None
+    for name, source in zip(names, recipe.kv_sources, strict=True):
         if source is not None:
             layers[name]["mixer"]["kv"]["layer"] = names[source]
 

@@ -15,6 +15,7 @@ from assay.cli.common import (
     Plugins,
     RecipeName,
     SeqLen,
+    command_line,
     cost_of,
     load_plugins,
     load_recipe,
@@ -102,9 +103,6 @@ def run(
 
 
 def _write_page(recipe: Recipe, found: Budget, path: Path) -> None:
-    import shlex
-    import sys
-
     from assay.atlas import models
     from assay.report import write_budget_page
 
@@ -114,7 +112,7 @@ def _write_page(recipe: Recipe, found: Budget, path: Path) -> None:
         "models": [
             {"id": m.id, "name": m.name, "params": m.params.total, "tokens": m.training.tokens} for m in models()
         ],
-        "command": shlex.join(["assay", *sys.argv[1:]]) if sys.argv[1:2] == ["budget"] else "",
+        "command": command_line("budget"),
     }
     with writing(path):
         write_budget_page(record, path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,6 +127,11 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def command_line(verb: str) -> str:
+    """What was typed, to be typed again; empty where the verb was called by a program."""
+    return shlex.join(["assay", *sys.argv[1:]]) if sys.argv[1:2] == [verb] else ""
 
 
 def print_json(value: Any) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.common import AsJson, Plugins, load_plugins, print_json
+from assay.cli.common import AsJson, Plugins, load_plugins, print_json, writing
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -127,11 +127,9 @@ def _partial(out: Path) -> Path:
 
 def _check_place(out: Path) -> None:
     """Refuse a folder that cannot be made before the work that would go there."""
-    try:
+    with writing(out):
         _partial(out).mkdir(parents=True, exist_ok=True)
         _partial(out).rmdir()
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
 
 
 def _write(opened: Opened, decoder: Decoder, out: Path, report: dict[str, Any]) -> None:
@@ -139,29 +137,28 @@ def _write(opened: Opened, decoder: Decoder, out: Path, report: dict[str, Any]) 
     partial = _partial(out)
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        if opened.kind == "hf":
-            _write_hf(opened.source, decoder, partial)
-        else:
-            importer = import_module("assay.cli.import")
-            importer._write(decoder, partial)
-            importer.carry_tokenizer(opened, partial)
-        (partial / REPORT).write_text(json_.dumps(report, indent=2) + "\n", encoding="utf-8")
-        if out.exists():
-            out.rmdir()  # empty
-        partial.rename(out)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
+        with writing(out):
+            if opened.kind == "hf":
+                _write_hf(opened.source, decoder, partial)
+            else:
+                importer = import_module("assay.cli.import")
+                importer._write(decoder, partial)
+                importer.carry_tokenizer(opened, partial)
+            (partial / REPORT).write_text(json_.dumps(report, indent=2) + "\n", encoding="utf-8")
+            if out.exists():
+                out.rmdir()  # empty
+            partial.rename(out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_hf(source: Path, decoder: Decoder, folder: Path) -> None:
-    from assay.decoding.tokenizer import _json
+    from assay.decoding.tokenizer import json_if_there
     from assay.interop import to_hf
     from assay.interop.export import TOKENIZER_FILES
 
     config = json_.loads((source / "config.json").read_text(encoding="utf-8"))
-    told = _json(source / "generation_config.json")  # what ends a text may stand there alone
+    told = json_if_there(source / "generation_config.json")  # what ends a text may stand there alone
     names = {word: f"{word}_token_id" for word in ("bos", "eos", "pad")}
     tokens = {word: config.get(name) if told.get(name) is None else told[name] for word, name in names.items()}
     has = any((source / name).is_file() for name in TOKENIZER_FILES)

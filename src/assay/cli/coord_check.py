@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.common import AsJson, Overrides, Plugins, RecipeName, load_plugins, load_recipe, print_json, writing
+from assay.cli.common import (
+    AsJson,
+    Overrides,
+    Plugins,
+    RecipeName,
+    command_line,
+    load_plugins,
+    load_recipe,
+    print_json,
+    writing,
+)
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,21 +67,13 @@ def run(
     """
     load_plugins(plugins)
     found = load_recipe(recipe, overrides)
-    kinds = tuple(dict.fromkeys(parametrization or ("mup", "standard")))
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UserError(f"--parametrization: no such kind {kind!r}; known: {', '.join(KINDS)}")
-    sizes = _widths(widths)
+    kinds, sizes = _kinds(parametrization or ["mup", "standard"]), _widths(widths)
     if html is not None and not html.resolve().parent.is_dir():
         raise UserError(f"--html: {html}: there is no folder {html.resolve().parent}")
     if base is not None and base < 1:
         raise UserError(f"--base-width: not a width: {base}")
     checks = _checks(found, sizes, kinds, base=base, optimizer=optimizer, lr=lr, steps=steps, seeds=seeds)
-    for check in checks:
-        lost = [row.width for row in check.rows if not math.isfinite(row.logits[-1])]
-        if lost:
-            where = f"{check.parametrization}, width {lost[0]}"
-            raise UserError(f"--lr: at {lr:g} the logits left the finite numbers ({where}); a lower one")
+    _check_finite(checks)
     ratios = {check.parametrization: check.ratio for check in checks}
     out: dict[str, Any] = {"recipe": found.name, "ratio": ratios, "checks": [check.to_dict() for check in checks]}
     if html is not None:
@@ -86,14 +88,25 @@ def run(
 
 
 def _write_page(out: dict[str, Any], path: Path) -> None:
-    import shlex
-    import sys
-
     from assay.report import write_coordinates_page
 
-    command = shlex.join(["assay", *sys.argv[1:]]) if sys.argv[1:2] == ["coord-check"] else ""
     with writing(path):
-        write_coordinates_page({**out, "command": command}, path)
+        write_coordinates_page({**out, "command": command_line("coord-check")}, path)
+
+
+def _check_finite(checks: list[CoordinateCheck]) -> None:
+    for check in checks:
+        lost = [row.width for row in check.rows if not math.isfinite(row.logits[-1])]
+        if lost:
+            where = f"{check.parametrization}, width {lost[0]}"
+            raise UserError(f"--lr: at {check.lr:g} the logits left the finite numbers ({where}); a lower one")
+
+
+def _kinds(names: list[str]) -> tuple[str, ...]:
+    for name in names:
+        if name not in KINDS:
+            raise UserError(f"--parametrization: no such kind {name!r}; known: {', '.join(KINDS)}")
+    return tuple(dict.fromkeys(names))
 
 
 def _widths(text: str) -> list[int]:

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
-from assay.cli.common import print_json
+from assay.cli.common import print_json, writing
 from assay.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -126,15 +126,12 @@ def _table(text: bytes, where: str) -> dict[str, Any]:
 @contextmanager
 def _opened(out: Path) -> Iterator[IO[bytes]]:
     """The output, to read and to append to, by one process at a time."""
-    try:
-        with out.open("a+b") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"{out}: another process is writing there") from None
-            yield file
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from None
+    with writing(out), out.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{out}: another process is writing there") from None
+        yield file
 
 
 def _resumed(file: IO[bytes], out: Path, lines: list[Line]) -> int:

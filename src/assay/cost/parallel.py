@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from assay.cost.findings import Finding, ffns_of
 from assay.cost.model import count_layers
 from assay.recipe.errors import nearest
-from assay.recipe.mixer import Attention, attentions_of
+from assay.recipe.mixer import attentions_of
 from assay.recipe.recipe import Recipe
 from assay.recipe.residual import Serial
 
@@ -178,8 +178,7 @@ def _source_findings(recipe: Recipe, plan: ParallelPlan) -> Iterator[Finding]:
     if plan.pp > recipe.n_layers:
         return
     stage = [i for i, n in enumerate(stage_layers(recipe.n_layers, plan.pp)) for _ in range(n)]
-    for depth, layer in enumerate(recipe.layers):
-        source = layer.mixer.source if isinstance(layer.mixer, Attention) else None
+    for depth, (layer, source) in enumerate(zip(recipe.layers, recipe.kv_sources, strict=True)):
         if source is not None and stage[source] != stage[depth]:
             message = f"pp = {plan.pp} parts layer {depth} from layer {source}, whose keys it reads"
             fix = "take fewer stages, or sources of its own in each"

@@ -124,10 +124,12 @@ def read_tokenizer(path: Path, config: dict[str, Any] | None = None) -> Pieces:
         reason = "no such file" if not file.is_file() else f"cannot be read: {error}"
         allowed = "a tokenizer.json in the folder, or --tokenizer FILE, FOLDER or bytes"
         raise fault("tokenizer", f"{file}: {reason}", allowed=allowed, where="tokenizer") from None
-    told = _json(folder / "tokenizer_config.json")
-    config = _json(folder / "config.json") if config is None else config
+    told = json_if_there(folder / "tokenizer_config.json")
+    config = json_if_there(folder / "config.json") if config is None else config
     specials = {name: _content(value) for name, value in told.items() if name.endswith("_token") and value}
-    ends = _ids(_json(folder / "generation_config.json").get("eos_token_id")) or _ids(config.get("eos_token_id"))
+    ends = _ids(json_if_there(folder / "generation_config.json").get("eos_token_id")) or _ids(
+        config.get("eos_token_id")
+    )
     stops = set(ends)
     named = {name: library.token_to_id(text) for name, text in specials.items() if isinstance(text, str)}
     end = named.get("eos_token")
@@ -151,7 +153,7 @@ def check_vocabulary(tokenizer: Tokenizer, recipe: Recipe, *, exact: bool = Fals
         raise fault("tokenizer", message, allowed=f"{round(NEAR * rows):,} to {rows:,} tokens", where="tokenizer")
 
 
-def _json(path: Path) -> dict[str, Any]:
+def json_if_there(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

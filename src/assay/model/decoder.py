@@ -136,7 +136,7 @@ class Decoder(nn.Module):
         self.recipe = recipe
         self.embedding = Embedding(recipe)
         self.layers = nn.ModuleList(Block(layer, recipe.d_model) for layer in recipe.layers)
-        for source in {spec.source for layer in recipe.layers for spec in attentions_of(layer.mixer)} - {None}:
+        for source in set(recipe.kv_sources) - {None}:
             self.layers[source].mixer.offers = True  # type: ignore[index, union-attr]
         self.head = Head(recipe)
         self.use_backend(backend)

@@ -93,6 +93,11 @@ class Recipe(Spec):
         """Sublayers that write to the residual stream, over the whole stack."""
         return sum(layer.n_branches for layer in self.layers)
 
+    @cached_property
+    def kv_sources(self) -> tuple[int | None, ...]:
+        """For each layer the depth of the one whose keys and values it reads; None where they are its own."""
+        return tuple(layer.mixer.source if isinstance(layer.mixer, Attention) else None for layer in self.layers)
+
     @property
     def embedding_width(self) -> int:
         """Columns of the token table."""
@@ -141,8 +146,7 @@ class Recipe(Spec):
 
     def _written_layers(self) -> Iterator[tuple[dict[str, Any], str]]:
         """As :func:`_layer_dumps`; layers of one name say whose keys they read in the same words, where they can."""
-        dumps = list(_layer_dumps(self))
-        sources = [layer.mixer.source if isinstance(layer.mixer, Attention) else None for layer in self.layers]
+        dumps, sources = list(_layer_dumps(self)), self.kv_sources
         if all(source is None for source in sources):
             yield from dumps
             return

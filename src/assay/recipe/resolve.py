@@ -138,19 +138,17 @@ def _layers(
         if "name" in raw:
             place = "block.name" if "name" in block else f"layers.{name}.name"
             found.append(Problem(place, "unknown key: a layer's name is its table's", raw["name"], has_value=True))
-    built: dict[tuple[str, Any], Layer | None] = {}
+    built: dict[tuple[str, int | None], Layer | None] = {}
     places = list(zip(names, place_sources(names, raws, found), strict=True))
-    for name, source in places:
-        if (name, repr(source)) in built:
-            continue
+    for name, source in dict.fromkeys(places):
         raw = {"mixer": None, "ffn": None, "residual": None, **with_source(raws[name], source), "name": name}
         try:
-            built[name, repr(source)] = validated(Layer, raw, context)
+            built[name, source] = validated(Layer, raw, context)
         except PydanticCustomError as error:
-            built[name, repr(source)] = None
+            built[name, source] = None
             new = (_placed(p, name, over[name], block) for p in _problems_in(error))
             found.extend(p for p in new if p not in found)
-    layers = tuple(layer for name, source in places if (layer := built[name, repr(source)]) is not None)
+    layers = tuple(layer for name, source in places if (layer := built[name, source]) is not None)
     return layers if len(layers) == len(names) else ()
 
 

@@ -42,13 +42,13 @@ class SharedKeys(Keys):
 def place_sources(
     names: Sequence[str], raws: Mapping[str, Mapping[str, Any]], found: list[Problem]
 ) -> list[int | None]:
-    """The depth that each layer's keys come from, None where they are its own; faults are added to ``found``."""
+    """The depth that a layer's author named in other words, None where there is none; faults are added to ``found``."""
     references = {name: _reference(raw) for name, raw in raws.items()}
     out: list[int | None] = []
     last: dict[str, int] = {}  # name -> the last layer with keys of its own
     for depth, name in enumerate(names):
         reference = references[name]
-        source: Any = None
+        source: int | None = None
         problem: Problem | None = None
         if isinstance(reference, str):
             source = last.get(reference)
@@ -58,9 +58,7 @@ def place_sources(
             message = f"layer {depth} is not so deep"
             early = Problem(_path(name), message, reference, "the depth of an earlier layer", has_value=True)
             problem = early if source < 0 else None
-        elif reference is not None:
-            source = reference
-        else:
+        elif reference is None:
             last[name] = depth
         if problem is not None and problem.path not in {p.path for p in found}:
             found.append(problem)
@@ -70,9 +68,9 @@ def place_sources(
 
 def with_source(raw: Mapping[str, Any], source: int | None) -> dict[str, Any]:
     """A layer's table with the depth in the place of what its author wrote."""
-    if source is None or _reference(raw) is None:
+    if source is None:
         return dict(raw)
-    mixer = dict(raw["mixer"])
+    mixer = raw["mixer"]
     return {**raw, "mixer": {**mixer, "kv": {**mixer["kv"], "layer": source}}}
 
 
@@ -109,8 +107,7 @@ def _reference(raw: Mapping[str, Any]) -> Any:
     """What an author wrote for the source; None without one."""
     mixer = raw.get("mixer")
     kv = mixer.get("kv") if isinstance(mixer, Mapping) else None
-    shared = isinstance(kv, Mapping) and kv.get("kind", "shared") == "shared"
-    return kv.get("layer") if shared and isinstance(kv, Mapping) else None
+    return kv.get("layer") if isinstance(kv, Mapping) and kv.get("kind", "shared") == "shared" else None
 
 
 def _path(name: str) -> str:
