@@ -63,6 +63,16 @@ REAL = {
     "another layer's keys": shape(
         layers={"own": {}, "reader": {"mixer": {"kv": {"layer": -1}}}}, stack=["own", "reader"]
     ),
+    "keys that the source keeps as copies alone": shape(
+        layers={"own": {"mixer": {"soft_cap": 9.0}}, "reader": {"mixer": {"kv": {"layer": "own"}}}},
+        stack=["own", "2 reader"],
+        n_layers=3,
+    ),
+    "keys that a reader keeps as copies": shape(
+        layers={"own": {}, "reader": {"mixer": {"kv": {"layer": "own"}, "soft_cap": 9.0}}},
+        stack=["own", "reader"],
+        block__mixer__n_kv_heads=2,
+    ),
     "differential": shape(block__mixer__differential={"norm": {"kind": "rmsnorm", "gain": "none"}}),
     "query scale": shape(block__mixer__query_scale={"kind": "by_position", "beta": 0.1, "period": 32}),
     "transform": shape(head__transform={"kind": "dense", "activation": "gelu", "norm": "layernorm", "bias": True}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from assay.cost.core import stores_scores
+from assay.cost.core import CORE, keeps_given, stores_scores
 from assay.cost.model import count_layers
 from assay.cost.rules import Work
 from assay.cost.tape import Numerics, OpWork, Tape, Value
@@ -154,10 +154,7 @@ def network(recipe: Recipe, run: Execution, *, train: bool = True, logits_for: i
 
 def _with_sources(recipe: Recipe, layers: list[Profile], run: Execution, train: bool) -> list[Profile]:
     """Keys and values that later layers read are held until the last reader has run; their gradients, the way back."""
-    readers: dict[int, int] = {}  # source -> its last reader
-    for depth, layer in enumerate(recipe.layers):
-        if isinstance(layer.mixer, Attention) and layer.mixer.source is not None:
-            readers[layer.mixer.source] = depth
+    readers = {source: depth for depth, source in enumerate(recipe.kv_sources) if source is not None}  # the last ones
     out = list(layers)
     for source, last in readers.items():
         spec = recipe.layers[source].mixer
@@ -167,10 +164,23 @@ def _with_sources(recipe: Recipe, layers: list[Profile], run: Execution, train: 
             for depth in range(source + 1, last + 1):
                 out[depth] = out[depth]._replace(forward_rise=out[depth].forward_rise + nbytes)
             continue
-        held = nbytes if run.recompute == "full" else 0  # else its own core holds them
+        held = nbytes if run.recompute == "full" else 0
+        if not held:
+            _hold_for_readers(recipe, out, source, run.tape(), nbytes // 2)
         out[source] = out[source]._replace(kept=out[source].kept + held, waits=out[source].waits - nbytes)
         out[last] = out[last]._replace(waits=out[last].waits + nbytes)
     return out
+
+
+def _hold_for_readers(recipe: Recipe, out: list[Profile], source: int, tape: Tape, nbytes: int) -> None:
+    """Keys, and values, of which the source keeps only copies are kept by the first reader that keeps them as given."""
+    group = [source, *(depth for depth, read in enumerate(recipe.kv_sources) if read == source)]
+    kept = {d: keeps_given(tape, attentions_of(recipe.layers[d].mixer)[0]) for d in group}
+    for which in range(2):
+        first = next((d for d in kept if kept[d][which]), source)
+        if first != source:
+            by_op = {**out[first].by_op, CORE: out[first].by_op.get(CORE, 0) + nbytes}
+            out[first] = out[first]._replace(kept=out[first].kept + nbytes, by_op=by_op)
 
 
 def layer_profile(layer: Layer, d: int, x: Value, run: Execution, *, train: bool = True) -> Profile:

@@ -45,6 +45,24 @@ def alone(tape: Tape, spec: Attention) -> bool:
     return tape.at.batch == 1 or tape.share(spec.n_kv_heads) == 1 or tape.at.new == 1
 
 
+def keeps_given(tape: Tape, spec: Attention) -> tuple[bool, bool]:
+    """Whether a layer's core keeps the keys, and the values, that it is given, and not copies of its own."""
+    paired = spec.cores > 1  # whose halves of the values are copies
+    if not stores_scores(spec, tape.numerics.backend):
+        fused = not _writes_out(tape, spec)
+        return fused, fused and not paired
+    head_by_head = alone(tape, spec) or heads_first(tape, spec)
+    if tape.recompute_core:
+        return not paired or head_by_head or spec.n_heads != spec.n_kv_heads, not paired
+    repeats = _repeats(tape, spec)
+    return head_by_head and not repeats, alone(tape, spec) and not repeats and not paired
+
+
+def _repeats(tape: Tape, spec: Attention) -> bool:
+    """Grouped heads: torch's matmul repeats keys and values for each query head, where it cannot see them as a view."""
+    return spec.n_heads > spec.n_kv_heads and tape.at.batch * tape.share(spec.n_kv_heads) > 1
+
+
 def stores_scores(spec: Attention, backend: str) -> bool:
     """Whether this layer's kernel writes its scores to memory: the reference does, torch's sdpa does not.
 
@@ -163,8 +181,7 @@ def _stored(tape: Tape, spec: Attention, q: Value, k: Value, v: Value, pairs: Pa
     n, wide = heads * batch * pairs.square, max(tape.numerics.wide, q.width)
     keys = _key_bytes(tape, spec, pairs.keys)
     scaled = tape.node(CORE, Value(q.n, q.width), q)
-    # grouped heads: torch's matmul repeats keys and values for every query head, where it cannot see them as a view
-    repeats = group > 1 and batch * tape.share(spec.n_kv_heads) > 1
+    repeats = _repeats(tape, spec)
     k = ops.copy(tape, CORE, k, k.n * group) if repeats else k
     if spec.source is not None and not repeats and not alone(tape, spec):
         # a product copies what lies token by token, and that copy is what is kept: here beside the source's
